@@ -22,7 +22,7 @@ from tests.papers.short_stages import FIRST, SECOND
 from vitling.cli import run
 from vitling.files import LOCK, is_leftover
 from vitling.papers import locations, studies
-from vitling.papers.stages import StagedTask
+from vitling.papers.stages import FinetuneTask
 from vitling.papers.study import Study, StudyRun
 from vitling.papers.train_task import TrainTask
 from vitling.runs import stage
@@ -67,7 +67,7 @@ def make_study(name: str) -> Study:
     often, small = CheckpointConfig(0.0), {"backbone": "vit_micro_patch4_32", "batch": 6, "epochs": 1}
     first, second = (replace(config, checkpoint=often, **small) for config in (FIRST, SECOND))
     single = TrainConfig(method="supervised", size=8, val="none", checkpoint=often, loop=SECOND.loop, **small)
-    runs = (StudyRun("one", TrainTask(single), "made"), StudyRun("two", StagedTask(second, first), "made"))
+    runs = (StudyRun("one", TrainTask(single), "made"), StudyRun("two", FinetuneTask(second, first), "made"))
     return Study(name, "two runs", "nowhere", runs)
 
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from vitling.commands.flag_docs import Flag, list_flags, list_groups
+from vitling.commands.flag_docs import Flag, list_flags
 from vitling.commands.verbs import VERBS
 from vitling.files import atomic_write
 
@@ -30,17 +30,14 @@ def _describe_commands() -> Iterator[str]:
 
 
 def _describe_groups() -> Iterator[str]:
-    texts: dict[tuple[str, tuple[Flag, ...]], str] = {}
     tables: dict[tuple[str, tuple[Flag, ...]], list[str]] = {}
     for verb, command in VERBS.items():
         flags = list_flags(command)
-        helps = {group.name: group.help for group in list_groups(command)}
         for name in dict.fromkeys(flag.group for flag in flags if flag.group):
             own = tuple(flag for flag in flags if flag.group == name)
             tables.setdefault((name, own), []).append(verb)
-            texts.setdefault((name, own), helps[name])
     for (name, own), verbs in tables.items():
-        yield "\n".join([f"### --{name} ({', '.join(verbs)})\n", f"{texts[name, own]}\n", *_table(own)])
+        yield "\n".join([f"### --{name} ({', '.join(verbs)})\n", f"{own[0].group_help}\n", *_table(own)])
 
 
 def _table(flags: Sequence[Flag]) -> list[str]:

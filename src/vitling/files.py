@@ -103,6 +103,11 @@ def is_leftover(name: str) -> bool:
     return re.fullmatch(r"\..+\..{8}\.part", name) is not None
 
 
+def is_run(folder: Path) -> bool:
+    """Return whether a folder is a run directory. A model folder has a config.json too, but no environment.json."""
+    return (folder / "config.json").is_file() and (folder / "environment.json").is_file()
+
+
 def append_line(path: str | os.PathLike, line: str) -> None:
     """Append a line to a regular text file, after ending the last line if a kill has cut it short."""
     check_replaceable(path)

@@ -5,6 +5,7 @@ Additional keys are kept and not checked. `loading.read_record` checks a file ag
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, NotRequired, Required, TypedDict
 
 from msgspec import Meta
@@ -37,7 +38,7 @@ class Scores(TypedDict, total=False):
     mask_ap75: Share | None
 
 
-class Figures(TypedDict, total=False):
+class EpochFigures(TypedDict, total=False):
     """Figures of the last or the best epoch."""
 
     epoch: Count
@@ -62,7 +63,7 @@ class _Training(TypedDict):
 class StageResult(_Training):
     """A stage in result.json."""
 
-    last: NotRequired[Figures]
+    last: NotRequired[EpochFigures]
 
 
 class RunResult(_Training):
@@ -71,8 +72,8 @@ class RunResult(_Training):
     backbone: str | None
     seed: int
     accumulate: int
-    last: Figures
-    best: NotRequired[Figures]
+    last: EpochFigures
+    best: NotRequired[EpochFigures]
     method: NotRequired[str]
     classes: NotRequired[Count]
     judged_at: NotRequired[Count]
@@ -82,6 +83,14 @@ class RunResult(_Training):
     bad_files: NotRequired[Count]
     warnings: NotRequired[list[str]]
     stages: NotRequired[dict[str, StageResult]]
+
+
+def iterate_scores(result: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Yield weights, split and metrics of a RunResult: the last epoch before the best, val before test."""
+    for weights in ("last", "best"):
+        for split in ("val", "test"):
+            if split in result.get(weights, {}):
+                yield weights, split, result[weights][split]
 
 
 ClassScores = TypedDict("ClassScores", {"class": str, "n": int, "recall": Share | None, "precision": Share | None})
@@ -113,7 +122,7 @@ class SuspectRow(TypedDict):
     suggested_probability: Finite
 
 
-class LabelCheck(TypedDict):
+class DoctorResult(TypedDict):
     """labels.json of `vitling doctor`."""
 
     source: str
@@ -244,15 +253,6 @@ class CellImages(TypedDict):
     train: int
     validation: int
     judged: int
-
-
-class FeaturesOrigin(TypedDict):
-    """Origin of the features that a suite keeps."""
-
-    made_from: str
-    class_names: list[str]
-    notes: list[str]
-    data_hashes: dict[str, str]
 
 
 class SuiteCell(TypedDict):

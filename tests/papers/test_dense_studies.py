@@ -15,7 +15,7 @@ from tests.runs.drawn_scenes import draw_scene, make_coco_folder, make_mask_fold
 from vitling.data.annotations.config import AnnotationConfig
 from vitling.loading import read_json
 from vitling.papers import locations
-from vitling.papers.dense_task import DenseTask
+from vitling.papers.dense_task import DenseTransferTask
 from vitling.papers.drloc_recipes import scratch
 from vitling.papers.locations import find_data
 from vitling.papers.reproduce import reproduce
@@ -54,7 +54,7 @@ def test_figures_of_the_papers():
         assert figures(f"drloc-{table}", "swin-t-mean-iou", "swin-t-drloc-mean-class-accuracy") == expected
     assert figures("esvit-t2", "swin-t-supervised-box-ap50", "swin-t-views-mask-ap75") == [68.1, 45.1]
     assert figures("esvit-t5", "r-50-densecl-box-ap", "r-50-supervised-mask-ap", "r-50-both-knn") == [39.1, 33.3, 61.7]
-    runs = [run for table in TABLES for run in STUDIES[table].runs if isinstance(run.task, DenseTask)]
+    runs = [run for table in TABLES for run in STUDIES[table].runs if isinstance(run.task, DenseTransferTask)]
     assert all(run.paper is not None for run in runs)
 
 
@@ -67,7 +67,7 @@ def test_only_pre_training_has_the_auxiliary_loss():
 def shrink(study: Study, keep: int = 1000) -> Study:
     """Replace the networks and lengths of a study by tiny ones, and keep its tasks."""
 
-    def shrink_task(task: DenseTask) -> DenseTask:
+    def shrink_task(task: DenseTransferTask) -> DenseTransferTask:
         tiny = {"backbone": NANO, "size": 64, "batch": 2, "width": 16, "loop": QUIET, "epochs": 1, "eval_every": 1}
         if isinstance(task.dense, DetectConfig):
             tiny |= {"shorter": (48, 64), "longest": 64}
@@ -81,7 +81,7 @@ def shrink(study: Study, keep: int = 1000) -> Study:
             before = replace(scratch(NANO, aux=before.aux == "drloc", batch=4), **small)
         return replace(task, dense=dense, before=before)
 
-    runs = [replace(run, task=shrink_task(run.task)) for run in study.runs if isinstance(run.task, DenseTask)]
+    runs = [replace(run, task=shrink_task(run.task)) for run in study.runs if isinstance(run.task, DenseTransferTask)]
     return replace(study, runs=tuple(runs[:keep]))
 
 

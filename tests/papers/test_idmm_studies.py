@@ -9,7 +9,7 @@ import pytest
 
 from tests.resolved import resolve_for
 from vitling.methods.idmm.settings import IDMMConfig, finetune_recipe
-from vitling.papers.stages import StagedTask
+from vitling.papers.stages import FinetuneTask
 from vitling.papers.studies import find_study
 from vitling.papers.study import RunContext
 from vitling.views.policies import idmm_finetune
@@ -159,7 +159,7 @@ def test_what_is_written_out_is_what_the_preset_says(name):
     """A stage is known by what is written, so nothing may change when it is trained."""
     for run in STUDIES[name].runs:
         task = run.task
-        assert isinstance(task, StagedTask)
+        assert isinstance(task, FinetuneTask)
         if task.pretrain is not None:
             resolved = replace(resolve_for(task.pretrain), store_size=task.pretrain.store_size, watch_every=None)
             assert resolved == task.pretrain

@@ -21,7 +21,7 @@ from vitling.errors import Interrupted, UserError
 from vitling.files import write_json
 from vitling.papers.counting import CountTask
 from vitling.papers.reproduce import reproduce
-from vitling.papers.stages import StagedTask
+from vitling.papers.stages import FinetuneTask
 from vitling.papers.study import RunContext, Study, StudyRun
 from vitling.runs import finetune as finetune_config
 from vitling.runs import labelled
@@ -31,15 +31,15 @@ pytestmark = pytest.mark.usefixtures("elsewhere")
 
 THIRD = replace(SECOND, size=16, epochs=1, keep_head=True)
 
-IDMM = StudyRun("idmm", StagedTask(SECOND, FIRST), "made", paper=60.0, baseline="random")
+IDMM = StudyRun("idmm", FinetuneTask(SECOND, FIRST), "made", paper=60.0, baseline="random")
 STUDY = Study(
     "staged",
     "three runs",
     "nowhere Table 3",
     (
-        StudyRun("random", StagedTask(SECOND), "made", paper=50.0),
+        StudyRun("random", FinetuneTask(SECOND), "made", paper=50.0),
         IDMM,
-        StudyRun("larger", StagedTask(SECOND, FIRST, THIRD), "made", paper=70.0, baseline="idmm", note="a note"),
+        StudyRun("larger", FinetuneTask(SECOND, FIRST, THIRD), "made", paper=70.0, baseline="idmm", note="a note"),
     ),
 )
 ONE = replace(STUDY, runs=(IDMM,))
@@ -82,7 +82,7 @@ def test_two_processes_train_a_stage_once(tmp_path, monkeypatch, capsys):
         return result
 
     monkeypatch.setattr(finetune_config, "finetune_from_any_start", slowly)
-    (stage,) = StagedTask(SECOND).stages(RunContext(tmp_path / "run", data="made", stages=tmp_path / "stages"))
+    (stage,) = FinetuneTask(SECOND).stages(RunContext(tmp_path / "run", data="made", stages=tmp_path / "stages"))
     with ThreadPoolExecutor(2) as pool:
         results = list(pool.map(stage, (tmp_path / "one", tmp_path / "other")))
     assert len(trained) == 1
@@ -142,12 +142,12 @@ def test_what_two_runs_share_is_trained_once(data, tmp_path, trained, capsys):
 def test_another_study_shares_too_and_other_settings_do_not(data, trained):
     reproduce(ONE, data)
     other = Study(
-        "other", "one run", "nowhere", (StudyRun("again", StagedTask(replace(SECOND, epochs=1), FIRST), "made"),)
+        "other", "one run", "nowhere", (StudyRun("again", FinetuneTask(replace(SECOND, epochs=1), FIRST), "made"),)
     )
     (row,) = reproduce(other, data).results["rows"]
     assert list_stages(row) == [("pretrain", True), ("finetune", False)]
     assert trained == ["pretrain", "finetune", "finetune"]
-    changed = StudyRun("changed", StagedTask(SECOND, replace(FIRST, epochs=2)), "made")
+    changed = StudyRun("changed", FinetuneTask(SECOND, replace(FIRST, epochs=2)), "made")
     (*_, row) = reproduce(replace(other, runs=(*other.runs, changed)), data, seeds=1).results["rows"]
     assert list_stages(row) == [("pretrain", False), ("finetune", False)]
 
@@ -157,7 +157,8 @@ def test_another_folder_for_runs_has_its_own_stages(data, tmp_path, trained):
     assert {path.name for path in (tmp_path / "here").iterdir()} == {"idmm-seed0", "stages"}
     reproduce(replace(ONE, name="other"), data, runs_out="here")  # the same run, of another study
     assert trained == ["pretrain", "finetune"]
-    different = replace(ONE, name="third", runs=(replace(IDMM, task=StagedTask(SECOND)),))  # its name with other stages
+    other_stages = replace(IDMM, task=FinetuneTask(SECOND))  # under the same name
+    different = replace(ONE, name="third", runs=(other_stages,))
     (row,) = reproduce(different, data, runs_out="here").results["rows"]
     assert list_stages(row) == [("finetune", False)]
 
@@ -196,14 +197,14 @@ def test_a_trial_shortens_every_stage(data, tmp_path):
     assert not (tmp_path / "results").exists()
 
 
-def folders(task: StagedTask, **context) -> list[str]:
+def folders(task: FinetuneTask, **context) -> list[str]:
     return [
         stage.out.name for stage in task.stages(RunContext(Path("run"), data="made", train="a", test="b", **context))
     ]
 
 
 def test_the_seed_may_be_of_one_stage():
-    task = StagedTask(SECOND, FIRST)
+    task = FinetuneTask(SECOND, FIRST)
     first, again = (folders(replace(task, seeded="pretrain"), seed=seed) for seed in (0, 2))
     assert all("-seed0-" in name for name in first)
     assert first == folders(task)
@@ -215,7 +216,7 @@ def test_the_seed_may_be_of_one_stage():
 
 
 def test_a_stage_is_known_by_what_it_starts_from():
-    task = StagedTask(SECOND)
+    task = FinetuneTask(SECOND)
     assert len({*folders(task), *folders(task, weights="weights/a.pth"), *folders(task, weights="weights/b.pth")}) == 3
     assert folders(task, weights="here/a.pth") == folders(task, weights="there/a.pth")
     assert folders(task, epochs=1) != folders(task)

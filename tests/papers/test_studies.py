@@ -18,7 +18,7 @@ from vitling.data.splits import read_splits
 from vitling.errors import UserError
 from vitling.papers.ledger import fingerprint
 from vitling.papers.locations import DATASETS, describe_missing, find_data, find_weights
-from vitling.papers.stages import StagedTask, make_stage
+from vitling.papers.stages import FinetuneTask, make_stage
 from vitling.papers.studies import all_studies, find_study
 from vitling.papers.study import RunContext
 from vitling.papers.train_task import TrainTask, shorten
@@ -77,7 +77,7 @@ def configured(entry, out):
         config = entry.task.make_config(context)
         assert (config.seed, config.out) == (3, str(out))
         return [config]
-    if isinstance(entry.task, StagedTask):
+    if isinstance(entry.task, FinetuneTask):
         return [stage.config for stage in entry.task.stages(context)]
     network = getattr(getattr(entry.task, "task", entry.task), "network", None)
     return [make_stage("pretrain", network, context, 3, "").config] if isinstance(network, PretrainConfig) else []

@@ -132,43 +132,9 @@ def test_nothing_finished_is_done_again(root, tmp_path, monkeypatch):
     again = suite.run_suite(config(root, folder))
     assert len(counted.probed) == 4
     assert again.summary == first.summary
-    assert not list((tmp_path / "out").rglob("features-*"))
     model(folder, seed=5)  # trained again in the same place: another network
     suite.run_suite(config(root, folder, only=("cub",)))
     assert len(counted.probed) == 5
-
-
-def interrupt_suite(root: Path, folder: Path) -> Path:
-    """Run a suite that stops before its first probe has finished; return the file of features that it leaves."""
-
-    def stop(*_):
-        raise KeyboardInterrupt
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(probes.PROBES, "knn", stop)
-        with pytest.raises(KeyboardInterrupt):
-            suite.run_suite(config(root, folder, only=("flowers102",)))
-    (path,) = (root.parent / "out").rglob("features-*")
-    return path
-
-
-def test_features_are_used_again_after_an_interruption(root, tmp_path, monkeypatch):
-    folder = model(tmp_path / "first")
-    interrupt_suite(root, folder)
-    counted = Counter(monkeypatch)
-    found = suite.run_suite(config(root, folder, only=("flowers102",)))
-    assert not counted.embedded
-    fresh = suite.run_suite(config(root, folder, only=("flowers102",), out=str(tmp_path / "other")))
-    assert found.summary["rows"] == fresh.summary["rows"]
-
-
-def test_a_damaged_file_of_features_is_replaced(root, tmp_path, monkeypatch):
-    folder = model(tmp_path / "first")
-    path = interrupt_suite(root, folder)
-    path.write_bytes(path.read_bytes()[:-1])
-    counted = Counter(monkeypatch)
-    suite.run_suite(config(root, folder, only=("flowers102",)))
-    assert counted.embedded == ["flowers102"]
 
 
 def test_figures_of_other_images_are_not_taken_for_these(root, tmp_path, monkeypatch, capsys):
@@ -191,7 +157,7 @@ def test_figures_of_other_images_are_not_taken_for_these(root, tmp_path, monkeyp
     assert len(counted.embedded) == 4
 
 
-def test_features_outlive_a_probe_that_fails(root, tmp_path, monkeypatch):
+def test_a_failed_probe_leaves_the_others(root, tmp_path, monkeypatch):
     folder, counted = model(tmp_path / "first"), Counter(monkeypatch)
 
     def broken(bench, log):
@@ -201,7 +167,7 @@ def test_features_outlive_a_probe_that_fails(root, tmp_path, monkeypatch):
     for _ in range(2):
         outcome = suite.run_suite(config(root, folder, only=("cub",), probes=("knn", "broken")))
         assert list(outcome.failed) == [f"broken on cub of {folder}"]
-    assert (len(counted.embedded), len(counted.probed)) == (1, 1)
+    assert (len(counted.embedded), len(counted.probed)) == (2, 1)
 
 
 def test_a_data_set_that_cannot_be_read_ends_nothing(root, tmp_path, capsys):
@@ -268,7 +234,7 @@ def test_a_suite_that_was_killed_repeats_nothing_that_was_finished(root, tmp_pat
     again.communicate(timeout=100)
     assert again.returncode == 0
     after = diary.read_text().splitlines()[len(before) :]
-    assert after == ["probe 6 102", "embed hateful-memes", "probe 4 2", "embed cub", "probe 6 3"]
+    assert after == ["embed flowers102", "probe 6 102", "embed hateful-memes", "probe 4 2", "embed cub", "probe 6 3"]
     assert len(read(tmp_path / "out/suite.json")["rows"]) == 4
 
 

@@ -14,19 +14,19 @@ from tests.papers.short_stages import FIRST, SECOND
 from vitling.errors import UserError
 from vitling.papers import locations as datasets
 from vitling.papers.reproduce import reproduce
-from vitling.papers.stages import StagedTask
+from vitling.papers.stages import FinetuneTask
 from vitling.papers.study import RunContext, Study, StudyRun
 from vitling.papers.tsne import TsneTask
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
-TWO = TsneTask(StagedTask(SECOND, FIRST), classes=2)
+TWO = TsneTask(FinetuneTask(SECOND, FIRST), classes=2)
 STUDY = Study(
     "looked-at",
     "t-SNE of two classes",
     "nowhere Figure 2",
     (
-        StudyRun("random", TsneTask(StagedTask(SECOND), classes=2), "made", cell=("", "random start")),
+        StudyRun("random", TsneTask(FinetuneTask(SECOND), classes=2), "made", cell=("", "random start")),
         StudyRun("idmm", TWO, "made", baseline="random", cell=("", "IDMM")),
     ),
     "5-NN, %",
@@ -86,7 +86,7 @@ def where(data: str) -> tuple[str, str]:
 
 def test_before_a_random_start_is_the_network_that_fine_tuning_starts_from(uneven, tmp_path):
     task = replace(
-        STUDY.runs[0].task, task=StagedTask(replace(SECOND, epochs=1, optim=replace(SECOND.optim, lr=1e-12)))
+        STUDY.runs[0].task, task=FinetuneTask(replace(SECOND, epochs=1, optim=replace(SECOND.optim, lr=1e-12)))
     )
     row = task(RunContext(tmp_path / "run", 3, *where(uneven), data="made", stages=tmp_path / "stages"))
     before, after = task._load_models(RunContext(tmp_path / "run", 3, data="made", stages=tmp_path / "stages"))

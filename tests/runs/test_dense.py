@@ -18,7 +18,7 @@ from tests.made_runs import read, refused
 from tests.runs.drawn_scenes import make_coco_folder, make_mask_folder
 from tests.tiny import Stop, StopAfter
 from vitling.cli import run
-from vitling.commands.dense_results import make_score_table
+from vitling.commands.dense_results import make_dense_table
 from vitling.data.config import DataConfig
 from vitling.data.splits import read_splits
 from vitling.dense.inference import segment_images
@@ -170,7 +170,7 @@ def test_ap_by_size_is_one_line_of_the_table():
 
 def print_table(rows: list) -> list[str]:
     console = Console(file=io.StringIO(), width=80)
-    console.print(make_score_table(rows))
+    console.print(make_dense_table(rows))
     return console.file.getvalue().splitlines()
 
 

@@ -253,7 +253,7 @@ def test_a_val_split_that_was_trained_on_is_a_warning(tmp_path, capsys, flags, w
 
 def test_val_used_as_train_counts_as_trained_on(trained, tmp_path):
     config = read(trained / "config.json")
-    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    write_json(tmp_path / "run" / "environment.json", {})
     for source, own in (("flowers102:/data?val=train", True), ("flowers102:/data", False)):
         write_json(tmp_path / "run" / "config.json", config | {"source": source, "val": None})
         assert was_trained_on(str(tmp_path / "run"), "flowers102:/data", "val") is own

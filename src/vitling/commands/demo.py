@@ -11,16 +11,9 @@ from rich.table import Table
 from vitling.commands.flags import Out
 from vitling.commands.results import format_percent
 from vitling.console import Console, echo
-from vitling.evaluation.intervals import format_interval, wilson_interval
+from vitling.evaluation.intervals import format_interval
 from vitling.metric_names import METRIC_NAMES
 from vitling.ranges import AT_LEAST_1, SEED
-from vitling.report.demo_picture import Bar, draw_demo
-
-_NAMES = {
-    "random": "100 labels, random start",
-    "idmm": "100 labels, after IDMM",
-    "all-labels": "all 1,498 labels, random start",
-}
 
 
 def demo(
@@ -50,10 +43,8 @@ def demo(
 
 
 def print_demo(results: dict[str, dict[str, Any]], out: str) -> None:
-    """Print the results of all runs and the gain from pre-training, and draw them."""
+    """Print the results of all runs and the gain from pre-training."""
     Console().print(_demo_table(results))
-    picture = Path(out) / "demo.png"
-    draw_demo([_make_bar(name, results) for name in _NAMES], "Test accuracy on 8 x 8 pixel digits, one seed", picture)
     random, pretrained, idmm = (results[name] for name in ("random", "pretrain", "idmm"))
     points = 100 * (idmm["last"]["test"]["top1"] - random["last"]["test"]["top1"])
     echo(
@@ -61,16 +52,11 @@ def print_demo(results: dict[str, dict[str, Any]], out: str) -> None:
         f"{abs(points):.1f}\npoints {'more' if points >= 0 else 'less'} than a random initialisation. "
         "One seed on 8 x 8 pixel digits is only a demonstration;\nresults/demo-digits.json contains three seeds."
     )
-    echo(f"Saved to {', '.join(str(Path(out) / name) for name in results)}\nPicture: {picture}")
+    echo(f"Saved to {', '.join(str(Path(out) / name) for name in results)}")
     echo("Train on your own images, both stages: vitling train DATA --out runs/first")
     echo(f"Use this model: vitling predict {shlex.quote(str(Path(out) / 'idmm'))} IMAGES")
     if (report := Path(out) / "report.html").exists():
         echo(f"The digits, curves and mistakes as a web page:\n{report}")
-
-
-def _make_bar(name: str, results: dict[str, dict[str, Any]]) -> Bar:
-    test = results[name]["last"]["test"]
-    return _NAMES[name], test["top1"], wilson_interval(test["top1"], test["n"])
 
 
 def _demo_table(results: dict[str, dict[str, Any]]) -> Table:

@@ -8,13 +8,14 @@ from typing import Any
 
 from rich.table import Column, Table
 
+from vitling.commands.results import ScoreRow, list_score_rows, make_class_table, make_score_table
 from vitling.console import Console, echo
 from vitling.formatting import format_count
 from vitling.metric_names import DENSE_METRICS, METRIC_NAMES
 
 _MAX_COLUMNS = 3  # metrics beside each other; a terminal has 80 characters
+_NOT_FIGURES = ("class", "n")  # in a row of a class
 _SIZES = ("small", "medium", "large")  # of objects, as in COCO
-_MAX_CLASSES = 20  # rows of the table of classes; evaluation.json has all
 
 
 def print_dense_run(result: dict[str, Any], config: Any) -> None:
@@ -25,14 +26,9 @@ def print_dense_run(result: dict[str, Any], config: Any) -> None:
         f"{format_count(result['epochs'], 'epoch')}, {result['seconds']:.0f} s, "
         f"{result['images_per_second']:,.1f} images/s"
     )
-    rows = [
-        (f"{weights} ({result[weights].get('epoch', '?')})", split, result[weights][split])
-        for weights in ("last", "best")
-        for split in ("val", "test")
-        if split in result.get(weights, {})
-    ]
+    rows = list_score_rows(result)
     if rows:
-        Console().print(make_score_table(rows))
+        Console().print(make_dense_table(rows))
     echo(f"Saved to {out}")
     echo("  model/ contains the weights of the last epoch" + (", best/ the best on val" if "best" in result else ""))
     if rows:
@@ -45,12 +41,13 @@ def print_dense_run(result: dict[str, Any], config: Any) -> None:
 def print_dense_evaluation(result: dict[str, Any]) -> None:
     """Print the metrics of one split, and the classes with the lowest score."""
     echo(f"{result['split']} of {result['data']}: {result['n']:,} images, weights: {result['weights']}")
-    console = Console()
-    console.print(make_score_table([(result["weights"], result["split"], result)]))
-    console.print(_make_class_table(result["per_class"]))
+    console, classes = Console(), result["per_class"]
+    console.print(make_dense_table([(result["weights"], result["split"], result)]))
+    first = next(name for name in classes[0] if name not in _NOT_FIGURES)
+    console.print(make_class_table(classes, first, "score", _format_class))
 
 
-def make_score_table(rows: list[tuple[str, str, dict[str, Any]]]) -> Table:
+def make_dense_table(rows: list[ScoreRow]) -> Table:
     """Tabulate weights, split and every metric that a row has; with many metrics, one in each line."""
     texts = [_format_metrics(found) for _, _, found in rows]
     metrics = list(dict.fromkeys(name for some in texts for name in some))
@@ -60,12 +57,7 @@ def make_score_table(rows: list[tuple[str, str, dict[str, Any]]]) -> Table:
         for name in metrics:
             table.add_row(name, *(some.get(name, "") for some in texts))
         return table
-    table = Table(Column("weights", no_wrap=True), Column("split", no_wrap=True))
-    for column in ("images", *metrics):
-        table.add_column(column, justify="right", no_wrap=True)
-    for (weights, split, found), some in zip(rows, texts):
-        table.add_row(weights, split, f"{found['n']:,}", *(some.get(name, "") for name in metrics))
-    return table
+    return make_score_table(rows, texts)
 
 
 def _format_metrics(found: dict[str, Any]) -> dict[str, str]:
@@ -79,19 +71,12 @@ def _format_metrics(found: dict[str, Any]) -> dict[str, str]:
     return texts
 
 
-def _make_class_table(rows: list[dict[str, Any]]) -> Table:
-    """Tabulate the classes with the lowest first figure."""
-    columns = [name for name in rows[0] if name not in ("class", "n")] if rows else []
-    worst = sorted(rows, key=lambda row: (row[columns[0]] is None, row[columns[0]] or 0.0))
-    table = Table("class")
-    for column in ("n", *columns):
-        display = METRIC_NAMES[column].display if column in METRIC_NAMES else column
-        table.add_column(display, justify="right", no_wrap=True)
-    for row in worst[:_MAX_CLASSES]:
-        table.add_row(row["class"], f"{row['n']:,}", *(_format(row[column]) for column in columns))
-    if len(rows) > _MAX_CLASSES:
-        table.caption = f"the {_MAX_CLASSES} of {len(rows)} classes with the lowest score"
-    return table
+def _format_class(row: dict[str, Any]) -> dict[str, str]:
+    texts = {"n": f"{row['n']:,}"}
+    for name, value in row.items():
+        if name not in _NOT_FIGURES:
+            texts[METRIC_NAMES[name].display if name in METRIC_NAMES else name] = _format(value)
+    return texts
 
 
 def _format(value: float | None) -> str:

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from vitling.commands.dense_results import print_dense_evaluation
 from vitling.commands.flags import NO_PREFIX
-from vitling.commands.results import format_percent, select_metrics
+from vitling.commands.results import format_percent, make_class_table, select_metrics
 from vitling.console import Console, echo
 from vitling.evaluation.intervals import format_interval
 from vitling.metric_names import BY_FLAG
@@ -18,7 +18,6 @@ _METRICS = (
     *("top1", "top5", "mean_per_class", "mean_average_precision", "calibration_error"),
     *("eleven_point_map", "roc_auc"),  # too many columns for a table of runs
 )
-_MAX_CLASSES = 20  # rows of the table of classes; evaluation.json has all
 
 
 def evaluate(config: Annotated[EvaluationConfig, NO_PREFIX]) -> None:
@@ -51,7 +50,8 @@ def _print_evaluation(result: dict[str, Any]) -> None:
     echo(f"{result['split']} of {result['data']}: {result['n']:,} images, weights: {result['weights']}")
     if "prediction_sets" in result:
         echo(_describe_sets(result["prediction_sets"], result["n"]))
-    Console().print(_metric_table(result), _class_table(result["per_class"]))
+    class_table = make_class_table(result["per_class"], "recall", "recall", _format_class)
+    Console().print(_metric_table(result), class_table)
 
 
 def _describe_sets(found: dict[str, Any], n: int) -> str:
@@ -77,19 +77,10 @@ def _format_interval(key: str, result: dict[str, Any]) -> str:
     return format_interval(result[key], result["n"]) if key in ("top1", "top5") else ""
 
 
-def _class_table(rows: list[dict[str, Any]]) -> Table:
-    """List the classes with the lowest recall first."""
-    worst = sorted(rows, key=lambda row: (row["recall"] is None, row["recall"] or 0.0))
-    table = Table("class")
-    for column in ("images", "recall", "95 %", "precision", "f1"):
-        table.add_column(column, justify="right", no_wrap=True)
-    for row in worst[:_MAX_CLASSES]:
-        recall, precision, f1 = ("" if row[key] is None else f"{row[key]:.1%}" for key in ("recall", "precision", "f1"))
-        interval = "" if row["recall"] is None else format_interval(row["recall"], row["n"])
-        table.add_row(row["class"], f"{row['n']:,}", recall, interval, precision, f1)
-    if len(rows) > _MAX_CLASSES:
-        table.caption = f"the {_MAX_CLASSES} of {len(rows)} classes with the lowest recall"
-    return table
+def _format_class(row: dict[str, Any]) -> dict[str, str]:
+    recall, precision, f1 = ("" if row[key] is None else f"{row[key]:.1%}" for key in ("recall", "precision", "f1"))
+    interval = "" if row["recall"] is None else format_interval(row["recall"], row["n"])
+    return {"images": f"{row['n']:,}", "recall": recall, "95 %": interval, "precision": precision, "f1": f1}
 
 
 def _print_probes(result: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ import re
 import textwrap
 import types
 from collections.abc import Callable, Iterator
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from itertools import pairwise
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -37,30 +37,17 @@ class Flag:
     choices: tuple[str, ...] = ()
     values: int | None = 1  # None: one or more
     ranges: tuple[Range, ...] = ()
+    group_help: str = field(default="", compare=False)  # the same group may be described differently elsewhere
 
     @property
     def usage(self) -> str:
         return f"{self.name} {self.metavar}".rstrip()
 
 
-@dataclass(frozen=True)
-class Group:
-    """A nested config: `--optim.*`."""
-
-    name: str
-    help: str
-    config: type
-
-
 def list_flags(command: Callable[..., Any]) -> list[Flag]:
     """List the flags of a command, its own before those of groups."""
     flags = [flag for name, hint, default, doc in _parameters(command) for flag in _expand(name, hint, default, doc)]
     return sorted(flags, key=lambda flag: flag.group != "")
-
-
-def list_groups(command: Callable[..., Any]) -> list[Group]:
-    """List the nested configs that the flags of a command come from."""
-    return [group for name, hint, _, doc in _parameters(command) for group in _find_groups(name, hint, doc)]
 
 
 def describe_command(command: Callable[..., Any]) -> str:
@@ -75,33 +62,20 @@ def _parameters(command: Callable[..., Any]) -> Iterator[tuple[str, Any, Any, st
         yield name, hints[name], parameter.default, docs.get(name, "")
 
 
-def _expand(name: str, hint: Any, default: Any, doc: str, prefix: str = "") -> Iterator[Flag]:
+def _expand(name: str, hint: Any, default: Any, doc: str, prefix: str = "", group_help: str = "") -> Iterator[Flag]:
     base, extras = _unwrap(hint)
     if Suppress in extras:
         return
     own = _read_option(extras, "name")
     name = name.rstrip("_").replace("_", "-") if own is None else own
     if not (is_dataclass(base) and isinstance(base, type)):
-        yield _make_flag(prefix, name, base, extras, default, doc)
+        yield replace(_make_flag(prefix, name, base, extras, default, doc), group_help=group_help)
         return
-    below = f"{prefix}{name}." if name else prefix
+    below, about = (f"{prefix}{name}.", doc or _flatten(base.__doc__ or "")) if name else (prefix, group_help)
     hints, docs = get_type_hints(base, include_extras=True), _read_fields(base)
     for f in fields(base):
         value = getattr(default, f.name) if is_dataclass(default) else _default_of(f)
-        yield from _expand(f.name, hints[f.name], value, docs.get(f.name, ""), below)
-
-
-def _find_groups(name: str, hint: Any, doc: str, prefix: str = "") -> Iterator[Group]:
-    base, extras = _unwrap(hint)
-    if not is_dataclass(base) or not isinstance(base, type):
-        return
-    own = _read_option(extras, "name")
-    path = f"{prefix}{name.rstrip('_').replace('_', '-') if own is None else own}"
-    if path:
-        yield Group(path, doc or _flatten(base.__doc__ or ""), base)
-    hints, docs = get_type_hints(base, include_extras=True), _read_fields(base)
-    for f in fields(base):
-        yield from _find_groups(f.name, hints[f.name], docs.get(f.name, ""), f"{path}." if path else "")
+        yield from _expand(f.name, hints[f.name], value, docs.get(f.name, ""), below, about)
 
 
 def _make_flag(prefix: str, name: str, base: Any, extras: tuple[Any, ...], default: Any, doc: str) -> Flag:
@@ -173,9 +147,9 @@ def _read_fields(kind: type) -> dict[str, str]:
         except (OSError, TypeError):  # made by `make_dataclass`, or `object`
             continue
         (body,) = (node.body for node in ast.parse(source).body if isinstance(node, ast.ClassDef))
-        for field, doc in pairwise(body):
-            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(doc, ast.Expr):
-                docs[field.target.id] = _flatten(ast.literal_eval(doc.value))
+        for one, doc in pairwise(body):
+            if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name) and isinstance(doc, ast.Expr):
+                docs[one.target.id] = _flatten(ast.literal_eval(doc.value))
     return docs
 
 

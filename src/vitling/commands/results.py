@@ -7,14 +7,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
+from rich.table import Column, Table
 
 from vitling.commands.settings_table import print_settings
 from vitling.console import Console, echo, is_main_process
 from vitling.evaluation.intervals import format_interval
 from vitling.formatting import format_count
 from vitling.metric_names import METRIC_NAMES, MetricName
+from vitling.records import iterate_scores
 
+ScoreRow = tuple[str, str, dict[str, Any]]  # weights, split, metrics
+
+_MAX_CLASSES = 20  # rows of the table of classes; evaluation.json has all
 _RESULT_METRICS = ("top1", "top5", "mean_per_class", "mean_average_precision", "calibration_error")
 
 
@@ -66,28 +70,56 @@ def _print_scores(result: dict[str, Any]) -> None:
 
 def _score_table(result: dict[str, Any]) -> Table:
     """Tabulate the last epoch and the best on validation."""
-    rows = [
-        (weights, split, result[weights])
-        for weights in ("last", "best")
-        for split in ("val", "test")
-        if split in result.get(weights, {})
-    ]
-    metrics = [m for m in select_metrics(result["classes"]) if any(m.key in row[split] for _, split, row in rows)]
-    table = Table()
-    columns = [metric.short or metric.display for metric in metrics]
-    if has_top1 := columns[:1] == [METRIC_NAMES["top1"].display]:
-        columns.insert(1, "95 %")
-    for column in ("weights", "split", "images", *columns):
-        table.add_column(column, justify="left" if column in ("weights", "split") else "right", no_wrap=True)
-    for weights, split, scores in rows:
-        found = scores[split]
-        numbers = [m.format(found[m.key]) if m.key in found else "" for m in metrics]
-        if has_top1:
-            numbers.insert(1, format_interval(found["top1"], found["n"]) if "top1" in found else "")
-        table.add_row(f"{weights} ({scores.get('epoch', '?')})", split, f"{found['n']:,}", *numbers)
+    rows = list_score_rows(result)
+    table = make_score_table(rows, [_format_scores(scores, result["classes"]) for *_, scores in rows])
     if not rows:
         table.add_row(f"last ({result['epochs']})", "none held out", "")
     table.caption = "weights of the last epoch and of the best on val, with the epoch" if "best" in result else None
+    return table
+
+
+def _format_scores(scores: dict[str, Any], classes: int) -> dict[str, str]:
+    texts: dict[str, str] = {}
+    for metric in select_metrics(classes):
+        if metric.key in scores:
+            texts[metric.short or metric.display] = metric.format(scores[metric.key])
+            if metric.key == "top1":
+                texts["95 %"] = format_interval(scores["top1"], scores["n"])
+    return texts
+
+
+def list_score_rows(result: dict[str, Any]) -> list[ScoreRow]:
+    """List the scores of a run; its weights are named with their epoch."""
+    return [
+        (f"{weights} ({result[weights].get('epoch', '?')})", split, scores)
+        for weights, split, scores in iterate_scores(result)
+    ]
+
+
+def make_score_table(rows: Sequence[ScoreRow], texts: Sequence[dict[str, str]]) -> Table:
+    """Tabulate weights, split, number of images, and the formatted metrics of each row in `texts`."""
+    table = Table(Column("weights", no_wrap=True), Column("split", no_wrap=True))
+    metrics = dict.fromkeys(name for own in texts for name in own)
+    for column in ("images", *metrics):
+        table.add_column(column, justify="right", no_wrap=True)
+    for (weights, split, scores), own in zip(rows, texts):
+        table.add_row(weights, split, f"{scores['n']:,}", *(own.get(name, "") for name in metrics))
+    return table
+
+
+def make_class_table(
+    rows: Sequence[dict[str, Any]], key: str, what: str, format_row: Callable[[dict[str, Any]], dict[str, str]]
+) -> Table:
+    """Tabulate the classes with the lowest value of `key`, called `what`, first."""
+    worst = sorted(rows, key=lambda row: (row[key] is None, row[key] or 0.0))[:_MAX_CLASSES]
+    texts = [format_row(row) for row in worst]
+    table = Table("class")
+    for column in dict.fromkeys(name for own in texts for name in own):
+        table.add_column(column, justify="right", no_wrap=True)
+    for row, own in zip(worst, texts):
+        table.add_row(row["class"], *own.values())
+    if len(rows) > _MAX_CLASSES:
+        table.caption = f"the {_MAX_CLASSES} of {len(rows)} classes with the lowest {what}"
     return table
 
 

@@ -67,9 +67,7 @@ SHORT: dict[str, dict[str, str]] = {
         "Models and data": "RUN --data-root --table --only --weights",
         "Probes and output": "--with --out --device --allow-bad",
     },
-    "inspect": {
-        "Images and output": "DATA --out --store-loss --data.channels --data.label-column --annotations.format"
-    },
+    "inspect": {"Images and output": "DATA --out --data.channels --data.label-column --annotations.format"},
     "embed": {"Model and images": "RUN IMAGES --out --weights --data.label-column"},
     "show-views": {"Images and output": "DATA --policy --out --images --draws --boxes --size --seed"},
 }

@@ -21,7 +21,7 @@ from vitling.evaluation.familiarity import count_pixel_features
 from vitling.evaluation.meta import BundleMeta
 from vitling.evaluation.model import Model
 from vitling.evaluation.trust import Trust, load_trust, save_trust
-from vitling.files import atomic_write, write_json
+from vitling.files import atomic_write, is_run, write_json
 from vitling.loading import convert, read_json, read_safetensors
 from vitling.records import BundleConfig
 
@@ -116,8 +116,7 @@ def _explain_missing(path: Path) -> str:
     seeds = sorted(folder.name for folder in path.glob("seed*") if (folder / "model" / CONFIG).is_file())
     if seeds:
         return f"It has runs of several seeds; the first is {path / seeds[0]}. "
-    is_run = all((path / name).is_file() for name in ("config.json", "environment.json"))
-    if is_run and not (path / "result.json").is_file():
+    if is_run(path) and not (path / "result.json").is_file():
         return "The run is not finished; continue it with --resume. "
     return ""
 

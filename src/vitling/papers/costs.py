@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from vitling.training.compilation import Compile
 
 Measurement = Callable[["torch.device"], dict[str, Any]]
-Figure = Literal["time", "memory"]
+Cost = Literal["time", "memory"]
 Further = Literal["sinkhorn", "sampled", "place"]
 
 
@@ -38,7 +38,7 @@ class Published:
     both: tuple[int, float]
 
     @property
-    def ratio(self) -> dict[Figure, float]:
+    def ratio(self) -> dict[Cost, float]:
         """Ratios of the cells. Three printed ratios differ: 1.0890 for Swin-T's memory with windows of 14 (1.2974),
         1.2323 for its time at batch 8 (1.1567) and 1.5889 for its memory at batch 12 (1.5892)."""
         return {"time": self.both[1] / self.view[1], "memory": self.both[0] / self.view[0]}
@@ -83,7 +83,7 @@ class RegionCostTask(FieldsTask):
 
     backbone: str
     batch: int
-    figure: Figure
+    figure: Cost
     size: int = 224
     prototypes: int = 65_536
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from vitling.files import write_json
-from vitling.papers.stages import Kind, StageRun, list_settings, make_stage, name_hashes, read_answer, run_stages
-from vitling.papers.study import RunContext, StudyRun
+from vitling.papers.stages import Kind, StageConfig, StagedTask
+from vitling.papers.study import StudyRun
 from vitling.settings.config import PretrainConfig, TrainConfig
 from vitling.settings.dense import DenseConfig, DetectConfig, SegmentConfig
 from vitling.settings.facts import Facts
@@ -23,11 +22,10 @@ SEGMENTS = ("mean_iou", "mean_class_accuracy")
 
 
 @dataclass(frozen=True)
-class DenseTask:
+class DenseTransferTask(StagedTask):
     """Measure a figure of a detector or of a segmentation network, in percent.
 
-    Without `before` the backbone starts from the run's weights file or from random weights. The figure is that of the
-    last epoch on test, or on val if the data has no test split, as COCO and ADE20K.
+    The figure is that of the last epoch on test, or on val if the data has no test split, as COCO and ADE20K.
     """
 
     dense: DenseConfig
@@ -36,40 +34,18 @@ class DenseTask:
 
     @property
     def settings(self) -> dict[str, Any]:
-        return list_settings(self._configs()) | {"figure": self.figure}
+        return super().settings | {"figure": self.figure}
 
-    def stages(self, context: RunContext) -> list[StageRun]:
-        found: list[StageRun] = []
-        origin = context.weights
-        for kind, config in self._configs():
-            found.append(make_stage(kind, config, context, context.seed, origin))
-            origin = str(found[-1].out)
-        return found
-
-    def __call__(self, context: RunContext) -> dict[str, Any]:
-        stages, answer = self.stages(context), context.out / "result.json"
-        if (given := read_answer(answer, stages)) is not None:
-            return given
-        results, entries = run_stages(stages, context)
-        last = results[-1]
-        split = "test" if "test" in last["last"] else "val"
-        given = {
-            "value": round(100 * last["last"][split][self.figure], 4),
-            "split": split,
-            "images": last["images"],
-            "images_tested": last["last"][split]["n"],
-            "seconds": round(sum(entry["seconds"] for entry in entries), 2),
-            "stages": entries,
-            **({"images_before": results[0]["images"]} if context.pretrain_data else {}),
-            "data_hashes": name_hashes(results[0], context) | last.get("data_hashes", {}),
-        }
-        write_json(answer, given)
-        return given
-
-    def _configs(self) -> Iterator[tuple[Kind, Any]]:
+    def list_configs(self) -> Iterator[tuple[Kind, StageConfig]]:
         if self.before is not None:
             yield "pretrain" if isinstance(self.before, PretrainConfig) else "train", self.before
         yield "detect" if isinstance(self.dense, DetectConfig) else "segment", self.dense
+
+    def read_figure(self, last: dict[str, Any]) -> dict[str, Any]:
+        split = "test" if "test" in last["last"] else "val"
+        scores = last["last"][split]
+        value = round(100 * scores[self.figure], 4)
+        return {"value": value, "split": split, "images": last["images"], "images_tested": scores["n"]}
 
 
 def make_dense_runs(
@@ -84,7 +60,7 @@ def make_dense_runs(
     for figure in figures:
         ending = figure.replace("_", "-")
         against = f"{baseline}-{ending}" if baseline else ""
-        yield StudyRun(f"{name}-{ending}", DenseTask(dense, figure, before), baseline=against, **about)
+        yield StudyRun(f"{name}-{ending}", DenseTransferTask(dense, figure, before), baseline=against, **about)
 
 
 @cache

@@ -13,8 +13,7 @@ from typing import Any, Literal, get_args
 from vitling.methods.esvit.settings import EsViTConfig
 from vitling.methods.method import Recipe
 from vitling.papers import esvit_recipes as recipes
-from vitling.papers.costs import TABLE_9, RegionCostTask, ThroughputTask
-from vitling.papers.costs import Figure as Cost
+from vitling.papers.costs import TABLE_9, Cost, RegionCostTask, ThroughputTask
 from vitling.papers.counting import CountTask, ParametersTask, ViewsBudgetTask
 from vitling.papers.datasets import ENTRIES
 from vitling.papers.dense_task import detect_coco, make_dense_runs

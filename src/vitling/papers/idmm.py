@@ -24,7 +24,7 @@ from vitling.papers.idmm_recipes import (
     pretrain_by_method,
 )
 from vitling.papers.locations import DATASETS
-from vitling.papers.stages import StagedTask
+from vitling.papers.stages import FinetuneTask
 from vitling.papers.study import Study, StudyRun
 from vitling.views.config import ViewsConfig
 
@@ -70,7 +70,7 @@ def studies() -> tuple[Study, ...]:
     )
 
 
-def _idmm(net: str, epochs: int, preset: IDMMPreset = "paper") -> StagedTask:
+def _idmm(net: str, epochs: int, preset: IDMMPreset = "paper") -> FinetuneTask:
     return pretrain_and_finetune(idmm.recipe(NETWORKS[net], preset), epochs, preset)
 
 
@@ -104,7 +104,7 @@ def _causes() -> Iterator[StudyRun]:
         "deit-views": replace(base, views=ViewsConfig(policy="supervised")),
     }
 
-    def make_run(net: str, kind: str, task: StagedTask, baseline: str = "", note: str = "") -> StudyRun:
+    def make_run(net: str, kind: str, task: FinetuneTask, baseline: str = "", note: str = "") -> StudyRun:
         return StudyRun(f"{net}-{data}-{kind}", task, data, baseline=baseline, note=note)
 
     coarse, as_released = "pre-trained out of 192 px", "released settings"
@@ -112,7 +112,7 @@ def _causes() -> Iterator[StudyRun]:
     released = _coarsen(_idmm(other, 200, "released"))
     yield make_run(other, "idmm-200-store192", released, note=f"{coarse}, {as_released}")
     for name, finetune in changes.items():
-        random = make_run(net, f"random-200-{name}", StagedTask(finetune))
+        random = make_run(net, f"random-200-{name}", FinetuneTask(finetune))
         yield random
         yield make_run(net, f"idmm-200-{name}", replace(task, finetune=finetune), random.name, coarse)
     presets: tuple[tuple[str, IDMMPreset, str], ...] = ((net, "paper", ""), (other, "released", as_released))
@@ -126,7 +126,7 @@ def _causes() -> Iterator[StudyRun]:
         yield make_run(net, f"random-{epochs}-batch128", halved)
 
 
-def _mix_in_parts(task: StagedTask) -> StagedTask:
+def _mix_in_parts(task: FinetuneTask) -> FinetuneTask:
     finetune, pretrain = task.finetune, task.pretrain
     return replace(
         task,
@@ -135,7 +135,7 @@ def _mix_in_parts(task: StagedTask) -> StagedTask:
     )
 
 
-def _coarsen(task: StagedTask) -> StagedTask:
+def _coarsen(task: FinetuneTask) -> FinetuneTask:
     assert task.pretrain is not None
     return replace(task, pretrain=replace(task.pretrain, store_size=192))
 

@@ -1,6 +1,6 @@
 """Tables and figures of the IDMM paper that compare methods of pre-training.
 
-The paper's figures are single runs. The settings of each method are Table 10's (methods/baselines.py).
+The paper's figures are single runs. The settings of each method are Table 10's (the settings.py of each method).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from vitling.methods import METHODS, MethodName
 from vitling.methods.method import SIZE
 from vitling.papers.idmm_recipes import COLUMNS, NETWORKS, finetune_only, pretrain_and_finetune, pretrain_by_method
 from vitling.papers.locations import DATASETS
-from vitling.papers.stages import StagedTask
+from vitling.papers.stages import FinetuneTask
 from vitling.papers.study import Study, StudyRun
 from vitling.papers.tsne import TsneTask
 
@@ -101,7 +101,7 @@ def _optimisers() -> Iterator[StudyRun]:
     yield StudyRun(f"{name}-256", pretrain_and_finetune(few, 200, method="dino"), data, baseline=name)
 
 
-def _make_transfer(method: MethodName, source: str, data: str, task: StagedTask) -> StudyRun:
+def _make_transfer(method: MethodName, source: str, data: str, task: FinetuneTask) -> StudyRun:
     """Make a cell of the matrix; on its diagonal there is one dataset."""
     return StudyRun(
         f"pvtv2-b0-{method}-{source}-to-{data}",

@@ -10,7 +10,7 @@ from vitling.methods.idmm.settings import IDMMConfig
 from vitling.methods.idmm_optim import IDMMPreset
 from vitling.methods.method import SIZE, Recipe
 from vitling.methods.supervised.settings import SupervisedConfig
-from vitling.papers.stages import StagedTask, pretrain_config
+from vitling.papers.stages import FinetuneTask, pretrain_config
 from vitling.settings.config import FinetuneConfig
 from vitling.settings.names import mark_all_explicit
 
@@ -44,26 +44,26 @@ def finetune_config(
     return mark_all_explicit(config)
 
 
-def finetune_only(net: str, epochs: int, preset: IDMMPreset = "paper", size: int = 224) -> StagedTask:
+def finetune_only(net: str, epochs: int, preset: IDMMPreset = "paper", size: int = 224) -> FinetuneTask:
     """Fine-tune from random weights, or from the run's ImageNet weights if it has them."""
-    return StagedTask(finetune_config(idmm.finetune_recipe(NETWORKS[net], preset, epochs, size), preset))
+    return FinetuneTask(finetune_config(idmm.finetune_recipe(NETWORKS[net], preset, epochs, size), preset))
 
 
 def pretrain_and_finetune(
     recipe: Recipe, epochs: int, preset: IDMMPreset = "paper", method: MethodName = "idmm", size: int = 224
-) -> StagedTask:
+) -> FinetuneTask:
     """Pre-train by a recipe, then fine-tune for `epochs` at `size`."""
     second = idmm.finetune_recipe(recipe.backbone, preset, epochs, size)
-    return StagedTask(finetune_config(second, preset), pretrain_config(recipe, preset, method))
+    return FinetuneTask(finetune_config(second, preset), pretrain_config(recipe, preset, method))
 
 
-def pretrain_by_method(net: str, method: MethodName, epochs: int = 200, pretrain_epochs: int = 800) -> StagedTask:
+def pretrain_by_method(net: str, method: MethodName, epochs: int = 200, pretrain_epochs: int = 800) -> FinetuneTask:
     """Pre-train by the paper's recipe for a method, then fine-tune."""
     recipe = METHODS[method].recipe(NETWORKS[net], "paper", pretrain_epochs, SIZE)
     return pretrain_and_finetune(recipe, epochs, method=method)
 
 
-def enlarge_to_448(task: StagedTask) -> StagedTask:
+def enlarge_to_448(task: FinetuneTask) -> FinetuneTask:
     """Add a third stage at 448 px."""
     recipe = idmm.finetune_recipe(task.finetune.backbone or "", size=448)
     return replace(task, enlarge=finetune_config(recipe, keep_head=True))
@@ -75,8 +75,8 @@ def make_ablation(
     """Build the rows of Table 8, each of which adds one part.
 
     The paper does not give the number of crops without multi-crop: by default one (see `idmm_plan`), and two in
-    "released", whose scripts always train on two. DeiT's released
-    code does not smooth, so "released" has no such row. Table 9 is another setting: IDMMConfig(projection="mlp").
+    "released", whose scripts always train on two. DeiT's released code does not smooth, so "released" has no such row.
+    Table 9 is another setting: IDMMConfig(projection="mlp").
     """
     full = idmm.recipe(backbone, preset).objective
     crops = crops or (2 if preset == "released" else 1)

@@ -6,6 +6,7 @@ origin. So runs that need the same stage train it once, across studies.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -128,28 +129,37 @@ def _train(config: StageConfig) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class StagedTask:
-    """Pre-train, fine-tune, enlarge. Without `pretrain` it starts from the run's weights file or random weights."""
+class StagedTask(ABC):
+    """Base of tasks that train stages, each of which starts from the one before, and report a figure of the last.
 
-    finetune: FinetuneConfig
-    pretrain: PretrainConfig | None = None
-    enlarge: FinetuneConfig | None = None  # continues from the fine-tuned network, with its head
-    seeded: Literal["all", "pretrain", "finetune"] = "all"  # stages that use the run's seed; the others use 0
+    The first one starts from the run's weights file or from random weights.
+    """
 
     @property
     def settings(self) -> dict[str, Any]:
-        return list_settings(self._configs()) | ({} if self.seeded == "all" else {"seeded": self.seeded})
+        """List the settings of all stages that differ from the defaults, as KIND.NAME."""
+        return {
+            f"{kind}.{name}": value
+            for kind, config in self.list_configs()
+            for name, value in changed_settings(config).items()
+        }
+
+    def stages(self, context: RunContext) -> list[StageRun]:
+        found: list[StageRun] = []
+        origin = context.weights
+        for kind, config in self.list_configs():
+            found.append(make_stage(kind, config, context, self.choose_seed(kind, context.seed), origin))
+            origin = str(found[-1].out)
+        return found
 
     def __call__(self, context: RunContext) -> dict[str, Any]:
         stages, answer = self.stages(context), context.out / "result.json"
-        if (given := read_answer(answer, stages)) is not None:
+        if (given := _read_answer(answer, stages)) is not None:
             return given
-        results, entries = run_stages(stages, context)
+        results, entries = _run_stages(stages, context)
         first, last = results[0], results[-1]
         given = {
-            "value": round(100 * last["last"]["test"]["top1"], 4),
-            "images": last["images"],
-            "parameters": last["parameters"],
+            **self.read_figure(last),
             "seconds": round(sum(entry["seconds"] for entry in entries), 2),
             "stages": entries,
             **({"images_before": first["images"]} if context.pretrain_data else {}),
@@ -158,30 +168,48 @@ class StagedTask:
         write_json(answer, given)
         return given
 
-    def stages(self, context: RunContext) -> list[StageRun]:
-        """List the stages, each of which starts from the one before."""
-        found: list[StageRun] = []
-        origin = context.weights
-        for kind, config in self._configs():
-            seed = context.seed if self.seeded in ("all", "pretrain" if kind == "pretrain" else "finetune") else 0
-            found.append(make_stage(kind, config, context, seed, origin))
-            origin = str(found[-1].out)
-        return found
+    @abstractmethod
+    def list_configs(self) -> Iterable[tuple[Kind, StageConfig]]:
+        """Return the settings of each stage."""
 
-    def _configs(self) -> Iterator[tuple[Kind, PretrainConfig | FinetuneConfig]]:
+    @abstractmethod
+    def read_figure(self, last: dict[str, Any]) -> dict[str, Any]:
+        """Return the figure, as `value`, and what else the row needs of the last stage's result."""
+
+    def choose_seed(self, kind: Kind, seed: int) -> int:
+        """Return the seed of a stage in a run with this seed."""
+        return seed
+
+
+@dataclass(frozen=True)
+class FinetuneTask(StagedTask):
+    """Pre-train, fine-tune, enlarge; measure the accuracy on test."""
+
+    finetune: FinetuneConfig
+    pretrain: PretrainConfig | None = None
+    enlarge: FinetuneConfig | None = None  # continues from the fine-tuned network, with its head
+    seeded: Literal["all", "pretrain", "finetune"] = "all"  # stages that use the run's seed; the others use 0
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return super().settings | ({} if self.seeded == "all" else {"seeded": self.seeded})
+
+    def choose_seed(self, kind: Kind, seed: int) -> int:
+        return seed if self.seeded in ("all", "pretrain" if kind == "pretrain" else "finetune") else 0
+
+    def list_configs(self) -> Iterator[tuple[Kind, StageConfig]]:
         if self.pretrain is not None:
             yield "pretrain", self.pretrain
         yield "finetune", self.finetune
         if self.enlarge is not None:
             yield "enlarge", self.enlarge
 
+    def read_figure(self, last: dict[str, Any]) -> dict[str, Any]:
+        value = round(100 * last["last"]["test"]["top1"], 4)
+        return {"value": value, "images": last["images"], "parameters": last["parameters"]}
 
-def list_settings(configs: Iterable[tuple[Kind, StageConfig]]) -> dict[str, Any]:
-    """List the settings of all stages that differ from the defaults, as KIND.NAME."""
-    return {f"{kind}.{name}": value for kind, config in configs for name, value in changed_settings(config).items()}
 
-
-def read_answer(path: Path, stages: list[StageRun]) -> dict[str, Any] | None:
+def _read_answer(path: Path, stages: list[StageRun]) -> dict[str, Any] | None:
     """Return the saved result of these stages, or None. A run of another study may have used the folder."""
     if path.exists():
         given = read_record(path, TaskResult)
@@ -190,7 +218,7 @@ def read_answer(path: Path, stages: list[StageRun]) -> dict[str, Any] | None:
     return None
 
 
-def run_stages(stages: list[StageRun], context: RunContext) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def _run_stages(stages: list[StageRun], context: RunContext) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Train the stages that have not finished; return the result and the summary of each."""
     log, results, entries = Log(), [], []
     for i, stage in enumerate(stages):

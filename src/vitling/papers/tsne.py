@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from vitling.errors import UserError
 from vitling.files import atomic_write, write_json
 from vitling.loading import read_record
-from vitling.papers.stages import StagedTask, StageRun, open_test_images
+from vitling.papers.stages import FinetuneTask, StageRun, open_test_images
 from vitling.papers.study import RunContext
 from vitling.records import Environment, TaskResult
 
@@ -31,7 +31,7 @@ class TsneTask:
     to tsne.npz in the run's folder.
     """
 
-    task: StagedTask
+    task: FinetuneTask
     classes: int = 10
 
     @property

@@ -20,7 +20,7 @@ from vitling.files import atomic_write, check_not_link, claim_folder, list_names
 from vitling.loading import read_bytes, read_record
 from vitling.metric_names import DENSE_METRICS
 from vitling.ranges import check_ranges
-from vitling.records import SeedsResult, StoredRequest
+from vitling.records import SeedsResult, StoredRequest, iterate_scores
 from vitling.settings.config import Config, RunConfig
 from vitling.settings.saved import load_config, resume_config
 from vitling.settings.verbs import verb_of
@@ -106,12 +106,11 @@ def _summarise_all(results: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 def _list_figures(result: dict[str, Any]) -> list[tuple[str, float, int | None]]:
     """List names and figures, with the number of images for accuracies: they have an interval."""
     keys = ("top1", "mean_per_class", "mean_average_precision", *DENSE_METRICS)
-    pairs = [(w, split) for w in ("last", "best") for split in ("val", "test") if split in result.get(w, {})]
     labelled = [
-        (f"{w} {split} {key}", found.get(key), found["n"] if key == "top1" else None)
-        for w, split in pairs
-        for found in [result[w][split]]
+        (f"{weights} {split} {key}", scores[key], scores["n"] if key == "top1" else None)
+        for weights, split, scores in iterate_scores(result)
         for key in keys
+        if key in scores
     ]
     labelled += [(name, value, None) for name, value in result["last"].items() if name.startswith("knn/")]
     return [row for row in labelled if isinstance(row[1], float | int) and math.isfinite(row[1])]  # defined ones

@@ -12,6 +12,7 @@ from typing import Any
 
 from vitling.errors import InvalidFile, UserError
 from vitling.evaluation.intervals import wilson_interval
+from vitling.files import is_run
 from vitling.formatting import format_count
 from vitling.loading import read_bytes, read_json_lines, read_record
 from vitling.metric_names import DENSE_METRICS, METRIC_NAMES
@@ -84,7 +85,7 @@ class RunFiles:
     def stages(self) -> list[tuple[str, RunFiles]]:
         """The run and the runs it consists of or starts from, in the order of training, with their titles."""
         inside = self.folder / PRETRAIN_FOLDER
-        before = [folder for folder in (inside, *self._list_starts()) if _is_run(folder)]
+        before = [folder for folder in (inside, *self._list_starts()) if is_run(folder)]
         first = RunFiles(f"{self.name}/{PRETRAIN_FOLDER}", before[0]) if before else None
         if first is not None and self.has_classifier:
             found = [("First stage", first), (SECOND, self)]
@@ -93,7 +94,7 @@ class RunFiles:
         else:
             found = [("", self)]
         large = self.folder / LARGE_FOLDER
-        return [*found, *([("Larger size", RunFiles(self.name, large))] if _is_run(large) else [])]
+        return [*found, *([("Larger size", RunFiles(self.name, large))] if is_run(large) else [])]
 
     def _list_starts(self) -> list[Path]:
         start = self.resolved.config.from_
@@ -104,22 +105,18 @@ def describe_no_run(name: str, folder: Path) -> str:
     """Say why a folder is not a run, and what to pass instead."""
     if not folder.exists():
         return f"{name} does not exist."
-    if folder.name in ("model", "best") and _is_run(folder.parent):
+    if folder.name in ("model", "best") and is_run(folder.parent):
         return f"{name} is a model folder. Pass the run, {folder.parent}."
     return f"{name} is not a run: it has no config.json."
 
 
 def open_files(name: str, folder: Path) -> RunFiles:
     """Open a finished run; raise UserError if it has not finished."""
-    if not _is_run(folder):
+    if not is_run(folder):
         raise UserError(describe_no_run(name, folder))
     if not (folder / "result.json").exists():
         raise UserError(f"{name} has not finished; continue it with --resume.")
     return RunFiles(name, folder)
-
-
-def _is_run(folder: Path) -> bool:
-    return (folder / "config.json").exists() and (folder / "environment.json").exists()
 
 
 def list_scores(files: RunFiles) -> list[Score]:

@@ -12,7 +12,7 @@ from vitling.errors import UserError
 from vitling.evaluation.confident import LOW_AGREEMENT
 from vitling.evaluation.suspects import FOLDER, SUMMARY
 from vitling.loading import read_record
-from vitling.records import LabelCheck
+from vitling.records import DoctorResult
 from vitling.report.data import Sprites, SuspectImage, Suspects
 from vitling.report.sprites import SIDE, make_sprites
 from vitling.runs.images import open_labels
@@ -29,7 +29,7 @@ def collect_suspects(folder: Path, config: RunConfig) -> Suspects | None:
     path = folder / FOLDER / SUMMARY
     if not path.exists():
         return None
-    found = read_record(path, LabelCheck)
+    found = read_record(path, DoctorResult)
     rows = found["suspects"][:SHOWN]
     sprites, tiles = _draw_thumbnails(rows, config)
     return Suspects(

@@ -33,6 +33,7 @@ from vitling.papers.datasets import ENTRIES
 from vitling.papers.datasets.files import pick
 from vitling.papers.datasets.lists import load_mat
 from vitling.papers.datasets.pickles import read_pickle
+from vitling.papers.datasets.reading import read_entry
 
 
 def made(name: str, root: Path) -> Path:
@@ -66,7 +67,7 @@ def test_the_right_numbers_are_no_news(name, tmp_path):
     train, val, test = copies.COUNTS[name]
     root, classes = made(name, tmp_path), len(read_splits(f"{name}:{tmp_path}", DataConfig()).train.class_names)
     small = replace(ENTRIES[name], train=train, val=val, test=test, classes=classes)
-    assert not [note for note in datasets.read_dataset(name, str(root), small).notes if "not" in note and name in note]
+    assert not [note for note in read_entry(small, str(root)).notes if "not" in note and name in note]
 
 
 def test_val_may_be_a_part_of_train(tmp_path):
@@ -455,15 +456,15 @@ def test_imagenet100_wants_its_list(tmp_path):
     root = made("imagenet1k", tmp_path)
     many = replace(ENTRIES["imagenet100"], classes=2)
     with pytest.raises(UserError, match=r"\?list=FILE"):
-        datasets.read_dataset("imagenet100", str(root), many)
+        read_entry(many, str(root))
     chosen = tmp_path / "mine.txt"
     copies.write(chosen, copies.WNIDS[:2])
-    found = datasets.read_dataset("imagenet100", f"{root}?list={chosen}", many)
+    found = read_entry(many, f"{root}?list={chosen}")
     assert {names[0] for names in found.splits["train"].labels} == set(copies.WNIDS[:2])
     assert len(found.splits["test"]) == 4
     copies.write(chosen, ["n00000001"])
     with pytest.raises(UserError, match="no class n00000001"):
-        datasets.read_dataset("imagenet100", f"{root}?list={chosen}", many)
+        read_entry(many, f"{root}?list={chosen}")
 
 
 @pytest.mark.parametrize("how", ["devkit", "kaggle"])

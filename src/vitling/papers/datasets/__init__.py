@@ -33,20 +33,19 @@ def find_copy(name: str, root: Path) -> str | None:
     return f"{name}:{root}" if next(find_homes(root, get_entry(name), itself=False), None) else None
 
 
-def read_dataset(name: str, rest: str, entry: Entry | None = None) -> Source:
-    """Read `NAME:rest`. Pass `entry` if other counts than those of the full dataset are expected."""
-    from vitling.papers.datasets.reading import read_entry
-
-    return read_entry(entry or get_entry(name), rest)
-
-
 def register_readers() -> None:
     """Let `vitling.data`, which must not import this package, open these datasets as `NAME:DIR`."""
     from vitling.data.sources.schemes import register_reader  # its package imports numpy
 
-    for name in ENTRIES:
-        register_reader(name, partial(read_dataset, name))
+    for name, entry in ENTRIES.items():
+        register_reader(name, partial(_read_entry, entry))
     register_reader("frames", _read_frames)
+
+
+def _read_entry(entry: Entry, rest: str) -> Source:
+    from vitling.papers.datasets.reading import read_entry
+
+    return read_entry(entry, rest)
 
 
 def _read_frames(rest: str) -> Source:

@@ -13,6 +13,7 @@ from vitling.papers.datasets.files import Copy, find_home
 
 
 def read_entry(entry: Entry, rest: str) -> Source:
+    """Read `NAME:rest` and note counts that differ from those of the entry."""
     where, _, query = rest.partition("?")
     if not where:
         raise UserError(f"The folder is missing; type {entry.name}:DIR.")

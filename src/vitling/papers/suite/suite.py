@@ -21,7 +21,7 @@ from vitling.errors import UserError
 from vitling.evaluation.bundle import CONFIG, WEIGHTS, find_bundle, load
 from vitling.evaluation.config import Probe, ProbesConfig
 from vitling.evaluation.model import Model
-from vitling.evaluation.probes import PROBES, ProbeTask, default_ks
+from vitling.evaluation.probes import PROBES, ProbeTask, SplitFeatures, default_ks
 from vitling.files import write_json
 from vitling.loading import open_regular, read_bytes, read_record
 from vitling.metric_names import BY_PAPER, flag_of_paper_metric
@@ -29,11 +29,10 @@ from vitling.papers import datasets
 from vitling.papers.datasets.entry import Entry
 from vitling.papers.locations import find_data
 from vitling.papers.suite.config import SuiteConfig
-from vitling.papers.suite.features import DatasetFeatures, load_features, save_features
 from vitling.papers.suite.table import Cell, summarise
-from vitling.records import FeaturesOrigin, SuiteCell
+from vitling.records import SuiteCell
 from vitling.runs.evaluate import make_opening_recorder, match_model_input
-from vitling.runs.probes import compute_split_features, hash_splits, open_probe_splits
+from vitling.runs.probes import ProbeSplits, compute_split_features, hash_splits, open_probe_splits
 from vitling.training.processes import choose_device
 from vitling.training.rundir import describe_environment
 from vitling.training.signals import raise_on_signal
@@ -89,9 +88,6 @@ def run_suite(config: SuiteConfig) -> SuiteResult:
         for job in jobs:
             if any(not job.has_finished(probe) for probe in config.probes):
                 failed |= _evaluate(job, config, log)
-            if all(job.has_finished(probe) for probe in config.probes):
-                for features in job.folder.glob("features-*"):
-                    features.unlink()
         summary = summarise(_read_cells(jobs, config), config)
         write_json(path, summary)
     return SuiteResult(summary, path, failed)
@@ -187,38 +183,31 @@ def _write_cell(
 def _prepare_task(
     job: SuiteJob, probes: tuple[Probe, ...], config: SuiteConfig, log: Log
 ) -> tuple[ProbeTask, dict[str, Any]]:
-    """Compute features of train, validation and test, kept in a file until every probe has used them."""
+    """Compute features of train, validation and test for the probes; return them with their part of the cells."""
     model = load(job.run, config.weights, choose_device(config.device))
     settings = ProbesConfig(metric=flag_of_paper_metric(job.entry.metric))
-    path = job.folder / f"features-{settings.linear.blocks if 'linear' in probes else 0}.safetensors"
-    found = load_features(path, model.device)
-    if found is None or found.origin["made_from"] != job.made_from:
-        found = _compute_features(job, model, probes, settings, config, log)
-        save_features(path, found)
-    origin = found.origin
-    parts = {name: split._replace(store=None) for name, split in found.splits.items()}
-    images = {name: len(part.labels) for name, part in parts.items()}
+    splits, features = _compute_features(job, model, probes, settings, config, log)
+    images = {name: len(part.labels) for name, part in features.items()}
     settings = replace(settings, knn=replace(settings.knn, k=default_ks(images["train"])))
-    names = tuple(origin["class_names"])
-    about = {"images": images, "classes": len(names), "notes": origin["notes"], "data_hashes": origin["data_hashes"]}
+    names = splits.train.class_names
+    about = {
+        "images": images,
+        "classes": len(names),
+        "notes": splits.notes,
+        "data_hashes": hash_splits(splits, features),
+    }
+    parts = {name: part._replace(store=None) for name, part in features.items()}  # frees the images
     return ProbeTask(model, settings, names, parts), about
 
 
 def _compute_features(
     job: SuiteJob, model: Model, probes: tuple[Probe, ...], settings: ProbesConfig, config: SuiteConfig, log: Log
-) -> DatasetFeatures:
+) -> tuple[ProbeSplits, dict[str, SplitFeatures]]:
     data = match_model_input(model, config.data)
     splits = open_probe_splits(job.source, data, "test", settings)
     splits.splits.on_test_opened = make_opening_recorder(job.run)
     test = splits.open_eval_split(f"vitling suite {job.run}, {job.entry.name}")
-    parts = compute_split_features(model, splits, test, data, config.allow_bad, probes, settings, log)
-    origin: FeaturesOrigin = {
-        "made_from": job.made_from,
-        "class_names": list(splits.train.class_names),
-        "notes": splits.notes,
-        "data_hashes": hash_splits(splits, parts),
-    }
-    return DatasetFeatures(origin, parts)
+    return splits, compute_split_features(model, splits, test, data, config.allow_bad, probes, settings, log)
 
 
 def _read_cells(jobs: Sequence[SuiteJob], config: SuiteConfig) -> list[Cell]:
