@@ -161,7 +161,6 @@ NUMBERS = {  # command lines whose last number is out of range
     "show-views long seed": (f"show-views DATA --out RUN --seed {'9' * 400}", "must be at least 0"),
     "show-views size": ("show-views DATA --out RUN --size 100000", "--size 100000: must be at least 1"),
     "show-views draws": ("show-views DATA --out RUN --draws 1000000000000", "--draws 1000000000000: must be"),
-    "store loss": ("inspect DATA --store-loss 1000000000000", "--store-loss 1000000000000: give 8 to 16,384"),
     "explain": ("explain RUN DATA --seed -1", "--seed -1: must be"),
 }
 

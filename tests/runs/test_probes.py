@@ -27,7 +27,7 @@ def pretrained(tmp_path):
     backbone = create("vit_nano_patch4_32", size=16, seed=0)
     meta = BundleMeta("none", (), size=16, store_size=20, mean=(0.5,) * 3, std=(0.25,) * 3)
     save_bundle(run_folder / "model", backbone, None, meta)
-    (run_folder / "checkpoints").mkdir()
+    write_json(run_folder / "environment.json", {})
     write_json(run_folder / "config.json", {"source": str(source), "val": None, "seed": 0})
     return run_folder
 

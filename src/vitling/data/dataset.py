@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -103,17 +104,34 @@ def interleave_classes(labels: np.ndarray, seed: int) -> np.ndarray:
     return order[np.argsort(rank_in_class, kind="stable")]
 
 
+class ConcatReader:
+    """Reader over several readers, whose rows follow one another."""
+
+    def __init__(self, readers: Sequence[Reader], starts: Sequence[int]):
+        self.readers, self.starts = list(readers), list(starts)
+
+    def __call__(self, row: int) -> Raw:
+        k = bisect_right(self.starts, row) - 1
+        return self.readers[k](row - self.starts[k])
+
+
+def concat_readers(parts: Sequence[tuple[Reader, np.ndarray]]) -> tuple[Reader, np.ndarray]:
+    """Concatenate pairs of a reader and the rows it is read at; a reader that all share stays as it is."""
+    readers, rows = [reader for reader, _ in parts], [some for _, some in parts]
+    if all(reader is readers[0] for reader in readers):
+        return readers[0], np.concatenate(rows)
+    starts = np.cumsum([0, *(int(some.max(initial=-1)) + 1 for some in rows[:-1])]).tolist()
+    return ConcatReader(readers, starts), np.concatenate([some + start for some, start in zip(rows, starts)])
+
+
 def merge_unlabelled(first: Dataset, unlabelled: Dataset) -> Dataset:
     """Append unlabelled images. The first images keep their ids and groups, and single labels as `partial_labels`."""
-
-    def read(row: int) -> Raw:
-        return first.read(row) if row < len(first) else unlabelled.read(row - len(first))
-
+    reader, rows = concat_readers([(part.reader, part.rows) for part in (first, unlabelled)])
     both = Dataset(
         name=f"{first.name} and {unlabelled.name}",
         keys=[*first.keys, *unlabelled.keys],
-        reader=read,
-        rows=np.arange(len(first) + len(unlabelled)),
+        reader=reader,
+        rows=rows,
         groups=_merge_groups(first, unlabelled),
     )
     if first.labels is None or first.labels.ndim != 1:

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import (
     BmpImagePlugin,
+    ExifTags,
     GifImagePlugin,
     Image,
     ImageFile,
+    ImageOps,
     JpegImagePlugin,
     PngImagePlugin,
     PpmImagePlugin,
@@ -40,16 +42,6 @@ SIGNATURES: tuple[tuple[bytes, type[ImageFile.ImageFile]], ...] = (
 )
 MAX_SCANS = 500  # of a JPEG file; encoders write about ten, and each is a pass over all pixels
 END_MARKERS = {"JPEG": b"\xff\xd9", "PNG": b"IEND", "GIF": b"\x3b"}
-TRANSPOSE_OF_ORIENTATION = {  # EXIF orientation -> what makes the image upright
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
-ORIENTATION_TAG = 0x0112  # in EXIF
 PIL_MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 
 
@@ -88,14 +80,15 @@ def decode(
             image.draft(None, (2 * draft_size, 2 * draft_size))
         drafted = image.size != full
         image.load()
-        upright, swapped = _make_upright(image)
-        pixels = _convert_mode(upright, channels, bits)
+        swapped = _swaps_sides(image)
+        _turn_upright(image)
+        pixels = _convert_mode(image, channels, bits)
     except BadImage:
         raise
     except Exception as error:
         raise BadImage(_describe_failure(raw, kind, error)) from error
     if not drafted:
-        full = upright.size
+        full = image.size
     elif swapped:
         full = (full[1], full[0])
     return Decoded(pixels, *full, mode, kind)
@@ -106,7 +99,7 @@ def read_size(raw: bytes, max_pixels: int = MAX_PIXELS) -> tuple[int, int]:
     image = _open(raw)
     _check_size(*image.size, max_pixels)
     width, height = image.size
-    return (width, height) if _read_orientation(image) >= 5 else (height, width)
+    return (width, height) if _swaps_sides(image) else (height, width)
 
 
 def decode_indices(raw: bytes, max_pixels: int = MAX_PIXELS) -> np.ndarray:
@@ -191,20 +184,22 @@ def _is_truncated(raw: bytes, kind: str) -> bool:
     return len(raw) < 16
 
 
-def _make_upright(image: Image.Image) -> tuple[Image.Image, bool]:
-    """Apply the EXIF orientation; also return whether it swapped width and height."""
-    orientation = _read_orientation(image)
-    if orientation == 1:
-        return image, False
-    return image.transpose(TRANSPOSE_OF_ORIENTATION[orientation]), orientation >= 5
-
-
-def _read_orientation(image: Image.Image) -> int:
+def _turn_upright(image: Image.Image) -> None:
+    """Apply the EXIF orientation."""
     try:
-        orientation = image.getexif().get(ORIENTATION_TAG, 1)
+        ImageOps.exif_transpose(image, in_place=True)
+    except MemoryError:
+        raise
     except Exception:  # damaged EXIF, while the pixels may be fine
-        return 1
-    return orientation if orientation in TRANSPOSE_OF_ORIENTATION else 1
+        pass
+
+
+def _swaps_sides(image: Image.Image) -> bool:
+    """Return whether the EXIF orientation swaps width and height."""
+    try:
+        return image.getexif().get(ExifTags.Base.Orientation) in (5, 6, 7, 8)
+    except Exception:  # damaged EXIF
+        return False
 
 
 def _convert_mode(image: Image.Image, channels: int, bits: int) -> Image.Image:

@@ -102,7 +102,7 @@ def _merge_neighbours(
         candidates = close & (cluster[left] != cluster[right])
         left, right = left[candidates], right[candidates]
         alike = _look_alike(left, right, thumbs, limit)
-        cluster = _merge(cluster, left[alike], right[alike])
+        cluster = merge_clusters(cluster, left[alike], right[alike])
     return cluster
 
 
@@ -115,8 +115,8 @@ def _look_alike(left: np.ndarray, right: np.ndarray, thumbs: np.ndarray, limit: 
     return alike
 
 
-def _merge(cluster: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Merge the clusters of each pair of ids."""
+def merge_clusters(cluster: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Merge the clusters of each pair of ids; each cluster is numbered by its smallest id."""
     if not len(left):
         return cluster
     from scipy.sparse import coo_array

@@ -6,6 +6,35 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from vitling.data.config import DataConfig
+from vitling.data.dataset import Dataset
+from vitling.errors import UserError
+
+
+def hold_out_images(
+    dataset: Dataset,
+    stratify_by: Sequence[np.ndarray | None],
+    config: DataConfig,
+    fraction: float,
+    seed: int,
+    too_few: str,
+) -> tuple[np.ndarray, np.ndarray, int]:
+    """Return the ids that stay in train, the ids held out, and how many images look like another.
+
+    Look-alikes are kept together. Images are stratified by the first of the given labels that can be divided. Raises
+    UserError with the message `too_few` if either part would be empty.
+    """
+    from vitling.data.look_alikes import group_look_alikes
+
+    groups, alike = group_look_alikes(dataset, config)
+    for labels in stratify_by:
+        held = hold_out(labels, groups, len(dataset), fraction, seed)
+        if held.any():
+            break
+    if not held.any() or held.all():
+        raise UserError(too_few)
+    return np.flatnonzero(~held), np.flatnonzero(held), alike
+
 
 def hold_out(labels: np.ndarray | None, groups: np.ndarray | None, n: int, fraction: float, seed: int) -> np.ndarray:
     """Return bool [N]: the images held out. Every class keeps at least one group (or image) in train."""

@@ -10,7 +10,7 @@ import numpy as np
 from vitling.data.cache import cache_root, hash_dataset
 from vitling.data.config import DataConfig
 from vitling.data.dataset import Dataset, Reader
-from vitling.data.duplicates import cluster_near
+from vitling.data.duplicates import cluster_near, merge_clusters
 from vitling.data.scan import ImageFacts, scan
 from vitling.errors import InvalidFile
 from vitling.files import atomic_write
@@ -39,18 +39,10 @@ def group_look_alikes(
     alike = int(((sizes > 1) & (sizes <= MAX_FRACTION * len(dataset))).sum())
     if not alike:
         return dataset.groups, 0
-    return cluster if dataset.groups is None else _join(cluster, dataset.groups), alike
-
-
-def _join(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Number the components of images that share a group of either kind."""
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
-    groups = np.unique(second, return_inverse=True)[1] + len(first)
-    n = len(first) + int(groups.max()) + 1
-    _, component = connected_components(coo_array((np.ones(len(first)), (first, groups)), shape=(n, n)), directed=False)
-    return component[first]
+    if dataset.groups is not None:
+        _, first, group = np.unique(dataset.groups, return_index=True, return_inverse=True)
+        cluster = merge_clusters(cluster, np.arange(len(dataset)), first[group])
+    return cluster, alike
 
 
 def _find_clusters(dataset: Dataset, config: DataConfig) -> np.ndarray:

@@ -11,7 +11,7 @@ import numpy as np
 
 from vitling.data.config import DataConfig
 from vitling.data.dataset import BadFile, Dataset, Splits
-from vitling.data.holdout import assign_folds, hold_out
+from vitling.data.holdout import assign_folds, hold_out_images
 from vitling.data.sources import read_source
 from vitling.data.sources.source import Source, concat_splits
 from vitling.errors import UserError
@@ -161,36 +161,32 @@ def parse_fraction(val: str) -> float:
 
 def _hold_out_val(splits: Splits, fraction: float, seed: int, config: DataConfig) -> Splits:
     train = splits.train
-    groups = _keep_look_alikes_together(splits, config)
-    held = hold_out(train.labels, groups, len(train), fraction, seed)
     if len(_find_classes(train)) == 1:
         require_labels(splits)
-    if not held.any() or held.all():
-        raise UserError(
-            f"{_format_name(train)} has too few images or groups to hold out {fraction:.0%} of them. Pass --val none "
-            "to train on everything, or --val 0.5."
-        )
+    too_few = (
+        f"{_format_name(train)} has too few images or groups to hold out {fraction:.0%} of them. Pass --val none "
+        "to train on everything, or --val 0.5."
+    )
+    kept, held, alike = hold_out_images(train, [train.labels], config, fraction, seed, too_few)
+    _note_look_alikes(splits, alike)
     how = ["by class"] * (train.task != "none") + ["by group"] * (train.groups is not None)
     splits.notes.append(
-        f"{held.sum():,} of {len(train):,} train images are held out as val"
+        f"{len(held):,} of {len(train):,} train images are held out as val"
         f"{' (' + ' and '.join(how) + ')' if how else ''}, seed {seed}."
     )
-    return _move_to_val(splits, held)
+    return _move_to_val(splits, kept, held)
 
 
-def _keep_look_alikes_together(splits: Splits, config: DataConfig) -> np.ndarray | None:
-    """Return the groups for a hold-out: those of the data, joined by near duplicates."""
-    from vitling.data.look_alikes import group_look_alikes
-
-    groups, alike = group_look_alikes(splits.train, config)
+def _note_look_alikes(splits: Splits, alike: int) -> None:
     if alike:
         splits.notes.append(
             f"{alike:,} images of train look almost the same as another; they are kept together, in train or in val."
         )
-    return groups
 
 
 def _open_fold(spec: Spec, config: DataConfig, val: str | None, seed: int) -> Splits:
+    from vitling.data.look_alikes import group_look_alikes
+
     if val is not None:
         raise UserError("--data.folds already defines the val split; drop --val or --data.folds.")
     if config.folds < 2 or not 0 <= config.fold < config.folds:
@@ -201,7 +197,8 @@ def _open_fold(spec: Spec, config: DataConfig, val: str | None, seed: int) -> Sp
         raise UserError(
             f"{_format_name(train)} has {len(train):,} images, too few for {config.folds} folds; use fewer."
         )
-    groups = _keep_look_alikes_together(splits, config)
+    groups, alike = group_look_alikes(train, config)
+    _note_look_alikes(splits, alike)
     folds = assign_folds(train.labels, groups, len(train), config.folds, seed)
     held = folds == config.fold
     if not held.any() or held.all():
@@ -209,13 +206,12 @@ def _open_fold(spec: Spec, config: DataConfig, val: str | None, seed: int) -> Sp
     splits.notes.append(f"Fold {config.fold} of {config.folds}: {held.sum():,} of {len(train):,} train images are val.")
     if fixed := int((folds < 0).sum()):
         splits.notes.append(f"{fixed:,} images are in train in every fold: their class has no others.")
-    return _move_to_val(splits, held)
+    return _move_to_val(splits, np.flatnonzero(~held), np.flatnonzero(held))
 
 
-def _move_to_val(splits: Splits, held: np.ndarray) -> Splits:
-    train = splits.train
-    val = train.take(np.flatnonzero(held), train.name.removesuffix("train") + "val")
-    return replace(splits, train=train.take(np.flatnonzero(~held)), val=val)
+def _move_to_val(splits: Splits, kept: np.ndarray, held: np.ndarray) -> Splits:
+    val = splits.train.take(held, splits.train.name.removesuffix("train") + "val")
+    return replace(splits, train=splits.train.take(kept), val=val)
 
 
 def _ensure_train(source: Source, spec: str, needed: bool) -> bool:

@@ -24,6 +24,8 @@ from vitling.data.scan import ImageFacts
 from vitling.data.splits import drop_bad
 
 Placement = Literal["auto", "device", "host", "stream"]
+SIZE_SAMPLE = 256  # images whose sides give the median
+COLOUR_SAMPLE = 2000  # images whose pixels give mean and std
 MEMORY_FRACTION = 0.5  # of the free memory; the rest is for the network and other processes
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -127,16 +129,16 @@ def choose_size(dataset: Dataset, useful: int) -> int:
     return min(useful, measure_median_side(dataset) or useful)
 
 
-def measure_median_side(dataset: Dataset, sample: int = 256) -> int | None:
+def measure_median_side(dataset: Dataset) -> int | None:
     """Return the median of the images' longer sides, or None if no image can be read."""
-    ids = np.linspace(0, len(dataset) - 1, min(sample, len(dataset))).astype(int)
+    ids = np.linspace(0, len(dataset) - 1, min(SIZE_SAMPLE, len(dataset))).astype(int)
     longer = [side for i in ids if (side := _measure_longer_side(dataset, int(i)))]
     return int(max(np.median(longer), 8)) if longer else None
 
 
-def compute_mean_std(store: Store, sample: int = 2000) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Compute mean and std of each channel, on a scale of 0 to 1, over at most `sample` images."""
-    ids = np.linspace(0, len(store) - 1, min(sample, len(store))).astype(np.int64)
+def compute_mean_std(store: Store) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Compute mean and std of each channel, on a scale of 0 to 1, over at most COLOUR_SAMPLE images."""
+    ids = np.linspace(0, len(store) - 1, min(COLOUR_SAMPLE, len(store))).astype(np.int64)
     total, squares, count = torch.zeros(store.channels), torch.zeros(store.channels), 0
     for chunk in np.array_split(ids, max(1, len(ids) // 64)):
         x = store.fetch(chunk)[0].double() / 255

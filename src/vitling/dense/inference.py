@@ -19,6 +19,7 @@ from vitling.dense.segmentation import SegmentationObjective
 from vitling.views.geometry import crop
 from vitling.views.renderer import Normaliser
 
+BATCH = 8  # images
 MAX_SCORES = 5e8  # in memory at once; limits a batch, and of an original with more, classes are enlarged
 
 
@@ -51,7 +52,6 @@ def segment_images(
     view: WholeView,
     scales: Sequence[float] = (1.0,),
     flip: bool = False,
-    batch: int = 8,
 ) -> Iterator[tuple[int, np.ndarray]]:
     """Yield the id and the class of each pixel, uint8 [H, W] at the original size, of all images of a store.
 
@@ -60,7 +60,7 @@ def segment_images(
     objective.eval()
     normalise, sizes = Normaliser(store.mean, store.std), list_sizes(store)
     largest = objective.classes * max(scales) ** 2 * view.shorter * min(view.longest, 4 * view.shorter)
-    for ids in _group_by_sides(sizes, view, max(1, min(batch, int(MAX_SCORES / largest)))):
+    for ids in _group_by_sides(sizes, view, max(1, min(BATCH, int(MAX_SCORES / largest)))):
         pixels, base = store.fetch(ids), view.measure(sizes[ids[0]][1] / sizes[ids[0]][0])
         scores = torch.zeros((), device=pixels[0].device)
         for scale in scales:
@@ -77,7 +77,7 @@ def segment_images(
 
 @torch.inference_mode()
 def detect_images(
-    objective: DetectionObjective, store: Store, view: WholeView, batch: int = 8
+    objective: DetectionObjective, store: Store, view: WholeView, batch: int = BATCH
 ) -> Iterator[tuple[int, Detections]]:
     """Yield the id and the detections, in pixels of the original, of all images of a store.
 

@@ -24,12 +24,11 @@ def compute_logits(
     store: Store,
     size: int,
     crop_fraction: float,
-    batch: int = 256,
     on_progress: Callable[[int], None] = lambda done: None,
 ) -> Tensor:
     """Compute the logits of all images of the store, in order, on the host."""
     parts: list[Tensor] = []
-    for images in iterate_views(store, size, crop_fraction, batch=batch):
+    for images in iterate_views(store, size, crop_fraction):
         parts.append(classify(images).float().cpu())
         on_progress(sum(map(len, parts)))
     return torch.cat(parts)

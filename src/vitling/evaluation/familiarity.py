@@ -133,9 +133,9 @@ def calibrate_familiarity(familiarity: Familiarity, signals: Tensor) -> Familiar
     return replace(familiarity, threshold=choose_threshold(familiarity.combine(signals, are_held_out=True)))
 
 
-def choose_threshold(values: Tensor, false_alarms: float = FALSE_ALARMS) -> float:
-    """Return the ceil((n + 1) (1 - rate))-th smallest of n values, at most the largest."""
-    rank = rank_for(1 - false_alarms, len(values))
+def choose_threshold(values: Tensor) -> float:
+    """Return the ceil((n + 1) (1 - FALSE_ALARMS))-th smallest of n values, at most the largest."""
+    rank = rank_for(1 - FALSE_ALARMS, len(values))
     return float(values.sort().values[min(rank, len(values)) - 1])
 
 

@@ -10,19 +10,19 @@ from statistics import NormalDist
 LEVEL = 0.95  # of the confidence intervals
 
 
-def wilson_interval(accuracy: float, n: int, level: float = LEVEL) -> tuple[float, float]:
+def wilson_interval(accuracy: float, n: int) -> tuple[float, float]:
     """Compute Wilson's score interval of the fraction `accuracy` of n independent images.
 
     It is the set of true accuracies p with |accuracy - p| <= z sqrt(p (1 - p) / n) (Wilson 1927), and unlike the
     interval accuracy +- z sqrt(accuracy (1 - accuracy) / n) it holds for few images and near 0 and 1.
     """
-    z = NormalDist().inv_cdf((1 + level) / 2)
+    z = NormalDist().inv_cdf((1 + LEVEL) / 2)
     centre = (accuracy + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * math.sqrt(accuracy * (1 - accuracy) / n + z * z / (4 * n * n))
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
-def mean_interval(values: Sequence[float], level: float = LEVEL) -> tuple[float, float] | None:
+def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
     """Compute Student's interval of the mean of independent fractions, such as one of each image; None for one.
 
     Use Wilson's interval if all values are equal: Student's would have no width.
@@ -30,11 +30,11 @@ def mean_interval(values: Sequence[float], level: float = LEVEL) -> tuple[float,
     if len(values) < 2:
         return None
     if len(set(values)) == 1:
-        return wilson_interval(values[0], len(values), level)
+        return wilson_interval(values[0], len(values))
     from scipy.stats import t
 
     mean, error = statistics.fmean(values), statistics.stdev(values) / math.sqrt(len(values))
-    half = float(t.ppf((1 + level) / 2, len(values) - 1)) * error
+    half = float(t.ppf((1 + LEVEL) / 2, len(values) - 1)) * error
     return max(0.0, mean - half), min(1.0, mean + half)
 
 

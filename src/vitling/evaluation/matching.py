@@ -16,9 +16,9 @@ from vitling.objectives.distillation import count_global_groups
 from vitling.objectives.momentum import join_pixels
 from vitling.objectives.places import locate_regions, match_by_place
 from vitling.objectives.regions import match_by_features, split_regions
-from vitling.views.batch import BatchKey, ViewBatch
+from vitling.views.batch import render_views
 from vitling.views.plan import Plan
-from vitling.views.renderer import Normaliser, Renderer
+from vitling.views.renderer import Normaliser
 
 BATCH = 64
 
@@ -37,13 +37,12 @@ def measure_matching(model: Model, store: Store, plan: Plan, global_views: int, 
     `plan` has the views with their places, the first `global_views` of them global. A region has up to four regions
     around its place in the other view, all of which count as right.
     """
-    renderer = Renderer(Normaliser(tuple(model.meta.mean), tuple(model.meta.std)))
+    normalise = Normaliser(tuple(model.meta.mean), tuple(model.meta.std))
     sums, wide = torch.zeros(3, device=model.device), count_global_groups(plan, global_views)
     with eval_mode(model.backbone):
         for start in range(0, len(store), BATCH):
             ids = np.arange(start, min(start + BATCH, len(store)))
-            view_batch = ViewBatch(plan, BatchKey(seed, 0, 0, ids, len(store)), np.arange(len(ids)))
-            views = view_batch.render(*store.fetch(view_batch.instances), renderer)
+            views = render_views(plan, store, ids, normalise, seed)
             pixels = [join_pixels(views[:wide]), *(view.pixels for view in views[wide:])]
             grids = [model.backbone(some).grid.float() for some in pixels]
             places = match_by_place(locate_regions(model.backbone, views, wide), len(ids))

@@ -14,7 +14,7 @@ from vitling.evaluation.config import Metric
 from vitling.evaluation.intervals import wilson_interval
 from vitling.metric_names import MetricFlag
 
-BINS = 15
+BINS = 15  # of equal width, in the calibration error
 MAX_CONFUSION = 2_000  # classes of a confusion matrix that is kept: 4 million numbers, 12 MB of JSON
 
 
@@ -52,7 +52,7 @@ def log_loss(logits: Tensor, labels: Tensor) -> float:
     return float(F.cross_entropy(logits.double(), labels))
 
 
-def calibration_error(logits: Tensor, labels: Tensor, bins: int = BINS) -> float:
+def calibration_error(logits: Tensor, labels: Tensor) -> float:
     """Compute the expected calibration error: |accuracy - confidence| per bin of equal width, weighted by its images.
 
     With several labels per image, every (image, class) pair counts.
@@ -63,8 +63,8 @@ def calibration_error(logits: Tensor, labels: Tensor, bins: int = BINS) -> float
     else:
         confidence, predicted = logits.double().softmax(dim=1).max(dim=1)
         correct = predicted == labels
-    bin_of = (confidence * bins).ceil().long().clamp(1, bins) - 1
-    gaps = torch.zeros(bins, dtype=torch.float64, device=logits.device)
+    bin_of = (confidence * BINS).ceil().long().clamp(1, BINS) - 1
+    gaps = torch.zeros(BINS, dtype=torch.float64, device=logits.device)
     gaps.index_add_(0, bin_of, correct.double() - confidence)
     return float(gaps.abs().sum() / len(confidence))
 

@@ -96,9 +96,6 @@ class Model:
         """Compute logits [B, classes] of normalised images [B, C, size, size], before the temperature."""
         return self.require_head()(self.features(images))
 
-    def probabilities(self, images: Tensor) -> Tensor:
-        return self._normalise(self.logits(images) / self.meta.temperature)
-
     def _normalise(self, scaled: Tensor) -> Tensor:
         return scaled.sigmoid() if self.meta.task == "multi" else scaled.softmax(dim=1)
 

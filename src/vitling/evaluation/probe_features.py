@@ -26,9 +26,9 @@ from vitling.backbones.t2t import TokensToToken
 from vitling.data.store import Store
 from vitling.errors import UserError
 from vitling.evaluation.features import eval_mode, iterate_views
-from vitling.views.batch import BatchKey, ViewBatch
+from vitling.views.batch import render_views
 from vitling.views.plan import Plan
-from vitling.views.renderer import Normaliser, Renderer
+from vitling.views.renderer import Normaliser
 
 BATCH = 256
 
@@ -64,10 +64,7 @@ def compute_augmented_features(
     backbone: Backbone, store: Store, ids: np.ndarray, plan: Plan, seed: int, epoch: int, blocks: int
 ) -> Tensor:
     """Compute features of the last blocks for this epoch's random views of the images with `ids`."""
-    key = BatchKey(seed, epoch, 0, ids, len(store))
-    view_batch = ViewBatch(plan, key, np.arange(len(ids)))
-    renderer = Renderer(Normaliser(tuple(store.mean), tuple(store.std)))
-    (views,) = view_batch.render(*store.fetch(view_batch.instances), renderer)
+    (views,) = render_views(plan, store, ids, Normaliser(store.mean, store.std), seed, epoch)
     with eval_mode(backbone):
         return compute_batch_features(backbone, views.pixels, blocks).blocks
 

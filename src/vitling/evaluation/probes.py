@@ -26,7 +26,7 @@ LOGISTIC_FITS = 16  # at most 15 in the search, and the last
 
 
 class SplitFeatures(NamedTuple):
-    store: Store | None  # None if the features were loaded from a file, and cannot be augmented
+    store: Store | None  # None if the features were only the features are kept, and cannot be augmented
     frozen: FrozenFeatures
     labels: Tensor
 
@@ -136,13 +136,13 @@ def _make_source(task: ProbeTask, parts: Sequence[SplitFeatures]) -> linear_prob
 
 def run_logistic(task: ProbeTask, log: Log) -> dict[str, Any]:
     backend = task.settings.logistic.backend
-    train, validation, judged = (_to_float64_device(task.pooled(name)) for name in ("train", "validation", "judged"))
+    train, validation, evaluated = (_to_float64_device(task.pooled(name)) for name in ("train", "validation", "judged"))
     with log.progress("Logistic probe", LOGISTIC_FITS) as progress:
         found = logistic.fit_probe(train, validation, task.classes, task.score, backend, progress)
     if found.not_converged:
         count, tried = len(found.not_converged), len(found.scores)
         log.info(f"L-BFGS stopped at {logistic.ITERATIONS:,} iterations for {count} of {tried} C, as in the papers.")
-    logits = found.fit.logits(judged[0]).to(task.parts["judged"].labels.device, torch.float32)
+    logits = found.fit.logits(evaluated[0]).to(task.parts["judged"].labels.device, torch.float32)
     return {
         "chosen": {"C": found.C},
         "validation": found.score,
@@ -157,11 +157,11 @@ def run_logistic(task: ProbeTask, log: Log) -> dict[str, Any]:
 
 def run_few_shot(task: ProbeTask, log: Log) -> dict[str, Any]:
     config = task.settings.few_shot
-    bank, judged = (_to_float64_device(task.pooled(*names)) for names in (("train", "validation"), ("judged",)))
+    bank, evaluated = (_to_float64_device(task.pooled(*names)) for names in (("train", "validation"), ("judged",)))
     with log.progress("Few-shot curves", config.draws) as progress:
         curves = few_shot.measure_few_shot(
             *bank,
-            *judged,
+            *evaluated,
             task.classes,
             task.score,
             config.shots,

@@ -19,9 +19,8 @@ from vitling.console import Log
 from vitling.data.config import DataConfig
 from vitling.data.content import hash_records
 from vitling.data.dataset import Dataset, Splits
-from vitling.data.holdout import hold_out
+from vitling.data.holdout import hold_out_images
 from vitling.data.inspection import describe_leakage
-from vitling.data.look_alikes import group_look_alikes
 from vitling.data.scan import ImageFacts
 from vitling.data.splits import DEFAULT_HOLD_OUT, read_splits, require_labels
 from vitling.errors import UserError
@@ -180,14 +179,12 @@ def hash_splits(splits: ProbeSplits, features: dict[str, SplitFeatures]) -> dict
 
 
 def _hold_out(dataset: Dataset, config: DataConfig, fraction: float, seed: int) -> tuple[Dataset, Dataset]:
-    groups, _ = group_look_alikes(dataset, config)
-    held = hold_out(dataset.labels, groups, len(dataset), fraction, seed)
-    if not held.any() or held.all():
-        raise UserError(
-            f"{dataset.name} has too few images or groups to hold out {fraction:.0%} for validation; use a larger "
-            "fraction such as --val 0.5."
-        )
-    return dataset.take(np.flatnonzero(~held)), dataset.take(np.flatnonzero(held))
+    too_few = (
+        f"{dataset.name} has too few images or groups to hold out {fraction:.0%} for validation; use a larger "
+        "fraction such as --val 0.5."
+    )
+    kept, held, _ = hold_out_images(dataset, [dataset.labels], config, fraction, seed, too_few)
+    return dataset.take(kept), dataset.take(held)
 
 
 def _note_single_images(splits: ProbeSplits) -> list[str]:

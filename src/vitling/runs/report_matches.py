@@ -18,9 +18,9 @@ from vitling.report.sprites import encode_picture
 from vitling.runs.report_files import RunFiles
 from vitling.runs.report_images import RunImages
 from vitling.runs.report_pictures import SMALLEST_GRID
-from vitling.views.batch import BatchKey, ViewBatch
+from vitling.views.batch import render_views
 from vitling.views.plan import Mix, Plan
-from vitling.views.renderer import Normaliser, Renderer, Views
+from vitling.views.renderer import Normaliser, Views
 from vitling.views.sheet import to_rgb
 
 LARGEST_GRID = 16  # regions per side; of larger maps, only every second (third, ...) region is compared
@@ -63,13 +63,8 @@ def match_views(images: RunImages, chosen: list[int]) -> tuple[MatchedViews, ...
 def _render_pairs(images: RunImages, chosen: np.ndarray) -> list[Views]:
     """Render two views of each image as in training, at the size of the saved model and without mixing."""
     store, meta, stage = images.shown, images.model.meta, _choose_stage(images.files, images.model.meta.size)
-    view_batch = ViewBatch(
-        _make_pair(stage, meta.size),
-        BatchKey(stage.resolved.config.seed, 0, 0, chosen, len(store)),
-        np.arange(len(chosen)),
-    )
-    renderer = Renderer(Normaliser(tuple(meta.mean), tuple(meta.std)))
-    return view_batch.render(*store.fetch(view_batch.instances), renderer)
+    plan, normalise = _make_pair(stage, meta.size), Normaliser(tuple(meta.mean), tuple(meta.std))
+    return render_views(plan, store, chosen, normalise, stage.resolved.config.seed)
 
 
 def _choose_stage(files: RunFiles, size: int) -> RunFiles:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -11,7 +12,10 @@ from torch import Tensor
 from vitling.keys import make_key, make_rng
 from vitling.views.draws import Draws, columns, make_seeds
 from vitling.views.plan import Group, Plan
-from vitling.views.renderer import Indices, Renderer, Views, draw_boxes
+from vitling.views.renderer import Indices, Normaliser, Renderer, Views, draw_boxes
+
+if TYPE_CHECKING:
+    from vitling.data.store import Store
 
 
 @dataclass(frozen=True)
@@ -124,6 +128,14 @@ class ViewBatch:
         """Convert elements of the global batch to rows of the rendered images."""
         view, position = np.divmod(elements, len(self.key.ids))
         return view * len(self._needed) + np.searchsorted(self._needed, position)
+
+
+def render_views(
+    plan: Plan, store: Store, ids: np.ndarray, normalise: Normaliser, seed: int, epoch: int = 0
+) -> list[Views]:
+    """Render the plan's views of the images with `ids` as one batch, without compiling anything."""
+    view_batch = ViewBatch(plan, BatchKey(seed, epoch, 0, ids, len(store)), np.arange(len(ids)))
+    return view_batch.render(*store.fetch(view_batch.instances), Renderer(normalise))
 
 
 def _pad(positions: np.ndarray, batch: int) -> np.ndarray:

@@ -28,7 +28,7 @@ def draw_mix(draws: Draws, quantiles: tuple[Tensor, Tensor], *, mix: Mix, size: 
     """Draw how to mix, with `mix_quantiles`. For CutMix, lam is the fraction that the clipped box really leaves."""
     u = draws.uniform("mix", 4)
     mixed = u[:, 0] < mix.prob
-    cut = u[:, 1] < (mix.switch if mix.mixup > 0 and mix.cutmix > 0 else float(mix.cutmix > 0))
+    cut = u[:, 1] < (0.5 if mix.mixup > 0 and mix.cutmix > 0 else float(mix.cutmix > 0))
     lam = torch.where(cut, draws.beta("cutmix", quantiles[0]), draws.beta("mixup", quantiles[1]))
     if mix.fold:
         lam = torch.maximum(lam, 1 - lam)

@@ -128,8 +128,6 @@ class Mix:
     cutmix: float = 0.0
     prob: float = 1.0
     """Probability that a view is mixed at all."""
-    switch: float = 0.5
-    """Probability of CutMix if both are on."""
     per: Literal["image", "batch"] = "image"
     """One draw per image, or one per batch (timm's default)."""
     parts: int = 1
@@ -137,7 +135,7 @@ class Mix:
     fold: bool = False
     """Use max(lam, 1 - lam), so that the first image always dominates (IDMM)."""
     turns: Literal["random", "epochs"] = "random"
-    """If both are on: draw by `switch`, or mixup in even and CutMix in odd epochs (IDMM's fine-tuning)."""
+    """If both are on: choose one at random, or mixup in even and CutMix in odd epochs (IDMM's fine-tuning)."""
 
     @property
     def on(self) -> bool:

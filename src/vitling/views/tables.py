@@ -31,11 +31,10 @@ def solarise(threshold: Tensor, channels: int) -> Tensor:
     return torch.where(line < threshold[:, None], line, 255 - line)[:, None].expand(-1, channels, -1)
 
 
-def solarise_add(amount: Tensor, channels: int, threshold: int = 128) -> Tensor:
+def solarise_add(amount: Tensor, channels: int) -> Tensor:
+    """Add `amount` [B] to the values below 128."""
     line = torch.arange(256.0, device=amount.device)[None]
-    return torch.where(line < threshold, (line + amount[:, None]).clamp(max=255), line)[:, None].expand(
-        -1, channels, -1
-    )
+    return torch.where(line < 128, (line + amount[:, None]).clamp(max=255), line)[:, None].expand(-1, channels, -1)
 
 
 def invert(batch: int, channels: int, device: torch.device) -> Tensor:

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from vitling.data.annotations import coco, label_studio, masks, voc, yolo
 from vitling.data.annotations.build import build_split
 from vitling.data.annotations.config import AnnotationConfig, Format
@@ -17,8 +15,7 @@ from vitling.data.annotations.parsed import Parsed
 from vitling.data.annotations.semantic import BACKGROUND, paint_instances
 from vitling.data.annotations.split import AnnotatedSplit, DenseTask, compare_classes, merge_splits
 from vitling.data.config import DataConfig
-from vitling.data.holdout import hold_out
-from vitling.data.look_alikes import group_look_alikes
+from vitling.data.holdout import hold_out_images
 from vitling.data.sources import NAMED_SPLIT
 from vitling.data.splits import DEFAULT_HOLD_OUT, parse_fraction
 from vitling.errors import InvalidFile, UserError
@@ -200,18 +197,15 @@ def _hold_out_val(
     train: AnnotatedSplit, fraction: float, seed: int, config: DataConfig
 ) -> tuple[AnnotatedSplit, AnnotatedSplit]:
     assert train.counts is not None
-    groups, alike = group_look_alikes(train.dataset, config)
-    held = hold_out(train.counts > 0, groups, len(train), fraction, seed)
-    if not held.any():  # every class is too rare to be divided
-        held = hold_out(None, groups, len(train), fraction, seed)
-    if not held.any() or held.all():
-        raise UserError(
-            f"There are too few images ({len(train)}) to hold out {fraction:.0%} of them. Pass --val none to train on "
-            "everything, or --val 0.5."
-        )
-    note = f"{held.sum():,} of {len(train):,} train images are held out as val (by class), seed {seed}."
+    too_few = (
+        f"There are too few images ({len(train)}) to hold out {fraction:.0%} of them. Pass --val none to train on "
+        "everything, or --val 0.5."
+    )
+    stratify_by = (train.counts > 0, None)  # without classes if all are too rare to be divided
+    kept, held, alike = hold_out_images(train.dataset, stratify_by, config, fraction, seed, too_few)
+    note = f"{len(held):,} of {len(train):,} train images are held out as val (by class), seed {seed}."
     if alike:
         note += f" {alike:,} images look almost the same as another; they are kept together."
     name = train.dataset.name.removesuffix("train") + "val"
-    val = replace(train.take(np.flatnonzero(held), name), problems=(), notes=())
-    return replace(train.take(np.flatnonzero(~held)), notes=(*train.notes, note)), val
+    val = replace(train.take(held, name), problems=(), notes=())
+    return replace(train.take(kept), notes=(*train.notes, note)), val

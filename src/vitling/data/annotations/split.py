@@ -11,8 +11,7 @@ import numpy as np
 from PIL import Image
 
 from vitling.data.annotations.instances import Instances
-from vitling.data.dataset import Dataset
-from vitling.data.sources.source import ConcatReader
+from vitling.data.dataset import Dataset, concat_readers
 from vitling.errors import UserError
 from vitling.formatting import shorten_list
 
@@ -61,20 +60,13 @@ class AnnotatedSplit:
 def merge_splits(first: AnnotatedSplit, second: AnnotatedSplit) -> AnnotatedSplit:
     """Append the images of a split with the same classes; those of the first keep their ids."""
     n = len(first)
-    shared = first.dataset.reader is second.dataset.reader
-    start = 0 if shared else int(first.dataset.rows.max(initial=-1)) + 1
-    reader = first.dataset.reader if shared else ConcatReader([first.dataset.reader, second.dataset.reader], [0, start])
-    dataset = replace(
-        first.dataset,
-        keys=[*first.dataset.keys, *second.dataset.keys],
-        reader=reader,
-        rows=np.concatenate([first.dataset.rows, second.dataset.rows + start]),
-    )
+    reader, rows = concat_readers([(split.dataset.reader, split.dataset.rows) for split in (first, second)])
+    keys = [*first.dataset.keys, *second.dataset.keys]
     read_first, read_second = first.read_mask, second.read_mask
     ours, theirs = first.instances, second.instances  # may be empty, and then false
     return replace(
         first,
-        dataset=dataset,
+        dataset=replace(first.dataset, keys=keys, reader=reader, rows=rows),
         sizes=np.concatenate([first.sizes, second.sizes]),
         instances=None if ours is None or theirs is None else ours.append(theirs),
         read_mask=read_first and read_second and (lambda i: read_first(i) if i < n else read_second(i - n)),

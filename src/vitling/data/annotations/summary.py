@@ -18,7 +18,6 @@ class AnnotationSummary:
 
     kind: str
     classes: dict[str, int]  # instances, or pixels in semantic masks
-    class_images: dict[str, int]  # images that show the class
     empty: int  # images without an instance or without a pixel of a class
     instances: int | None
     crowds: int
@@ -36,7 +35,6 @@ def summarise_annotations(split: AnnotatedSplit) -> AnnotationSummary:
     return AnnotationSummary(
         kind="semantic masks" if found is None else "boxes" if found.segments is None else "boxes and masks",
         classes=dict(zip(split.class_names, counts.sum(axis=0).tolist())),
-        class_images=dict(zip(split.class_names, (counts > 0).sum(axis=0).tolist())),
         empty=int((counts.sum(axis=1) == 0).sum()),
         instances=None if found is None else len(found),
         crowds=0 if found is None else int(found.crowd.sum()),

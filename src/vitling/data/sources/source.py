@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
 import numpy as np
 
-from vitling.data.dataset import BadFile, Raw, Reader
+from vitling.data.dataset import BadFile, Reader, concat_readers
 from vitling.formatting import format_count
 from vitling.loading import MAX_DIGITS
 
@@ -76,31 +75,17 @@ class Source:
         return replace(self, splits=splits, notes=list(self.notes), warnings=list(self.warnings), bad=list(self.bad))
 
 
-class ConcatReader:
-    """Reader over several readers, whose rows follow one another."""
-
-    def __init__(self, readers: Sequence[Reader], starts: Sequence[int]):
-        self.readers, self.starts = list(readers), list(starts)
-
-    def __call__(self, row: int) -> Raw:
-        k = bisect_right(self.starts, row) - 1
-        return self.readers[k](row - self.starts[k])
-
-
 def concat_splits(splits: Sequence[SourceSplit]) -> SourceSplit:
     """Concatenate splits. Labels are kept only if all have them."""
     if len(splits) == 1:
         return splits[0]
-    sizes = [int(split.rows.max()) + 1 if len(split) else 0 for split in splits]
-    starts = np.cumsum([0, *sizes[:-1]])
-    shared = all(split.reader is splits[0].reader for split in splits)
-    rows = [split.rows if shared else split.rows + start for split, start in zip(splits, starts)]
+    reader, rows = concat_readers([(split.reader, split.rows) for split in splits])
     labels = [split.labels for split in splits if split.labels is not None]
     groups = [split.groups or [""] * len(split) for split in splits]
     return SourceSplit(
         keys=[key for split in splits for key in split.keys],
-        reader=splits[0].reader if shared else ConcatReader([split.reader for split in splits], starts.tolist()),
-        rows=np.concatenate(rows),
+        reader=reader,
+        rows=rows,
         labels=list(chain.from_iterable(labels)) if len(labels) == len(splits) else None,
         groups=list(chain.from_iterable(groups)) if any(split.groups for split in splits) else None,
     )
