@@ -26,7 +26,7 @@ LOGISTIC_FITS = 16  # at most 15 in the search, and the last
 
 
 class SplitFeatures(NamedTuple):
-    store: Store | None  # None if the features were only the features are kept, and cannot be augmented
+    store: Store | None  # None if only the features are kept, which then cannot be augmented
     frozen: FrozenFeatures
     labels: Tensor
 
