@@ -25,7 +25,7 @@ from vitling.papers import locations, studies
 from vitling.papers.stages import FinetuneTask
 from vitling.papers.study import Study, StudyRun
 from vitling.papers.train_task import TrainTask
-from vitling.runs import stage
+from vitling.runs import timing
 from vitling.settings.config import TrainConfig
 from vitling.training.config import CheckpointConfig
 
@@ -102,7 +102,7 @@ def list_scenarios() -> dict[str, Scenario]:
 
 def make_up(patch: pytest.MonkeyPatch) -> None:
     """Make up the pace, which is never the same twice, and a study with its data."""
-    patch.setattr(stage, "measure_pace", lambda *_: (1e6, "off"))
+    patch.setattr(timing, "measure_pace", lambda *_: (1e6, "off"))
     patch.setattr(studies, "find_study", make_study)
     patch.setitem(locations.DATASETS, "made", locations.StudyDataset("made images", 9, 3))
     patch.setenv("VITLING_COMMIT", "abc123")

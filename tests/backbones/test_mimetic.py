@@ -10,7 +10,7 @@ import torch
 from vitling.backbones.backbone import create
 from vitling.backbones.mimetic import check, initialise
 from vitling.errors import UserError
-from vitling.runs.stage import build_backbone
+from vitling.runs.network import build_backbone
 from vitling.settings.config import PretrainConfig
 
 

@@ -13,7 +13,7 @@ from vitling.backbones import create
 from vitling.errors import UserError
 from vitling.objectives.progress import Progress
 from vitling.papers import drloc_recipes as drloc
-from vitling.runs.stage import attach_auxiliary
+from vitling.runs.network import attach_auxiliary
 from vitling.settings.checks import check
 from vitling.settings.config import TrainConfig
 

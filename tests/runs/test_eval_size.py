@@ -16,7 +16,7 @@ from vitling.data.store import build_store
 from vitling.evaluation import load
 from vitling.evaluation.classify import compute_logits, get_labels
 from vitling.evaluation.metrics import top1
-from vitling.runs import stage
+from vitling.runs import timing
 from vitling.settings.config import TrainConfig
 
 TINY = [
@@ -64,9 +64,11 @@ def test_time_is_reserved_for_larger_views(images):
     at = {size: TrainConfig(source=str(images), size=16, test_size=size) for size in (None, 32)}
     splits = SimpleNamespace(hidden_test=range(1000))
     stores = SimpleNamespace(splits=splits, val=None, seconds_per_image=0.0)
-    usual, larger = (stage.ending_seconds(config, stores, pace=100.0) - stage._SAVING_SECONDS for config in at.values())
+    usual, larger = (
+        timing.ending_seconds(config, stores, pace=100.0) - timing._SAVING_SECONDS for config in at.values()
+    )
     assert larger == pytest.approx(4 * usual)
-    assert usual == pytest.approx(1000 / 100 / stage.EVALUATION_SPEED)
+    assert usual == pytest.approx(1000 / 100 / timing.EVALUATION_SPEED)
 
 
 def test_training_does_not_depend_on_it(images, tmp_path):

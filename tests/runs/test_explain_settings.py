@@ -8,7 +8,7 @@ from tests.conftest import make_folder
 from tests.made_runs import PRETRAIN_TINY, TINY, lines, pretrain, read, refused, train
 from vitling.cli import run
 from vitling.errors import UserError
-from vitling.runs import stage
+from vitling.runs import network
 from vitling.training import loop
 
 
@@ -76,14 +76,14 @@ def test_a_final_size_is_checked_with_all_that_depends_on_it(folder, tmp_path, c
     assert "is not larger than --size" in refused(
         capsys, *words, "--final-size", "4", "--backbone", "vit_micro_patch4_32"
     )
-    original = stage.build_backbone
+    original = network.build_backbone
 
     def fail_if_large(config, drop_path, **how):
         if config.size == 64:
             raise UserError("too large")
         return original(config, drop_path)
 
-    monkeypatch.setattr(stage, "build_backbone", fail_if_large)
+    monkeypatch.setattr(network, "build_backbone", fail_if_large)
     assert "--final-size 64: too large" in refused(capsys, *words, *TINY, "--method", method, "--final-size", "64")
     assert not (tmp_path / "run").exists()
 

@@ -17,7 +17,7 @@ from vitling.data.store import build_store
 from vitling.evaluation import load
 from vitling.evaluation.classify import compute_logits
 from vitling.evaluation.familiarity import compute_features, compute_logits_and_features
-from vitling.runs import stage
+from vitling.runs import timing
 from vitling.settings.config import TrainConfig
 from vitling.settings.facts import Fit
 from vitling.settings.layers import Origin
@@ -28,16 +28,16 @@ from vitling.settings.resolve import Resolved
 @pytest.mark.parametrize("per_epoch", [1, 3, 10, 32])
 @pytest.mark.parametrize("steps", [0, 1, 2, 25, 39, 125, 1000])
 def test_few_steps_are_wasted(steps, per_epoch):
-    epochs, part = stage.divide_steps(steps, per_epoch)
+    epochs, part = timing.divide_steps(steps, per_epoch)
     batches = round(part * per_epoch)
     assert 1 <= batches <= per_epoch
     assert 0.95 * steps <= epochs * batches <= max(1, steps)
 
 
 def test_whole_epochs_are_kept_where_they_fit():
-    assert stage.divide_steps(320, 32) == (10, 1.0)
-    assert stage.divide_steps(1000, 10) == (100, 1.0)
-    assert stage.divide_steps(125, 32) == (4, 31 / 32)
+    assert timing.divide_steps(320, 32) == (10, 1.0)
+    assert timing.divide_steps(1000, 10) == (100, 1.0)
+    assert timing.divide_steps(125, 32) == (4, 31 / 32)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_whole_epochs_are_kept_where_they_fit():
 def test_evaluations_take_little_time(val, minutes, evaluations):
     stores = SimpleNamespace(train=_Sized(320, torch.device("cpu")), val=range(val))
     config = TrainConfig(minutes=minutes, batch=32, epochs=1800)
-    found = stage._use_all_time(Fit(7, "off"), 7.5, config, stores, pace=100.0, ending=8.0)
+    found = timing._use_all_time(Fit(7, "off"), 7.5, config, stores, pace=100.0, ending=8.0)
     assert (found.epochs, found.epoch_part, found.evaluations) == (8, 0.9, evaluations)
 
 
@@ -61,10 +61,10 @@ class _Sized:
 
 
 def test_report_of_a_short_run_takes_a_second():
-    assert stage.report_seconds(60) == 1
-    assert stage.report_seconds(60, timed=False) == 4
-    assert stage.report_seconds(180) == 4
-    assert stage.report_seconds(3600) == 45
+    assert timing.report_seconds(60) == 1
+    assert timing.report_seconds(60, timed=False) == 4
+    assert timing.report_seconds(180) == 4
+    assert timing.report_seconds(3600) == 45
 
 
 def test_end_on_a_cpu_counts_the_training_images_that_are_passed():
@@ -72,12 +72,12 @@ def test_end_on_a_cpu_counts_the_training_images_that_are_passed():
     stores = SimpleNamespace(
         splits=SimpleNamespace(hidden_test=None), val=None, seconds_per_image=0.0, train=range(1000)
     )
-    seconds = stage.ending_seconds(config, stores, pace=100.0, gpu=False) - stage._SAVING_SECONDS_CPU
+    seconds = timing.ending_seconds(config, stores, pace=100.0, gpu=False) - timing._SAVING_SECONDS_CPU
     assert seconds == pytest.approx(0.02 * 60, abs=0.01)  # 360 of the 1,000 images
 
 
 def test_short_run_ends_with_a_page_without_images(tmp_path, monkeypatch):
-    monkeypatch.setattr(stage, "measure_pace", lambda *_: (40.0, "off"))
+    monkeypatch.setattr(timing, "measure_pace", lambda *_: (40.0, "off"))
     make_folder(tmp_path / "images", each=12, split="train")
     images = make_folder(tmp_path / "images", each=4, split="val", first=50)
     flags = ["--minutes", "1", "--backbone", "vit_nano_patch4_32", "--size", "16", "--epochs", "1", "--method"]
@@ -99,5 +99,5 @@ def test_views_that_the_pace_changes_are_logged(tmp_path):
     planned = Resolved(TrainConfig(), {})
     fitted = Resolved(replace_leaf(TrainConfig(), "views.cutmix", 0.0), {"views.cutmix": Origin("pace", "few epochs")})
     log = Log(tmp_path / "log.txt")
-    stage._log_changed_views(planned, fitted, log)
+    timing._log_changed_views(planned, fitted, log)
     assert "--views.cutmix 0  few epochs" in (tmp_path / "log.txt").read_text()

@@ -16,7 +16,7 @@ from vitling.data.dataset import Dataset, Splits
 from vitling.errors import UserError
 from vitling.methods import METHODS
 from vitling.runs.resolving import resolve_stages
-from vitling.runs.stage import TooFewEpochsError, ending_seconds, fitting_epochs
+from vitling.runs.timing import TooFewEpochsError, ending_seconds, fitting_epochs
 from vitling.settings.config import FinetuneConfig, PretrainConfig, TrainConfig
 from vitling.settings.facts import Fit
 from vitling.settings.layers import Draft

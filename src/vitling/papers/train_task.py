@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -128,10 +127,9 @@ def drop_checkpoints(out: Path) -> None:
 
 def free_memory() -> None:
     """Free GPU memory held by the graphs of a finished run. Compiled code stays, for runs with the same network."""
-    from vitling.training import compilation
+    from vitling.training.compilation import free_memory
 
-    gc.collect()
-    compilation.free_memory()
+    free_memory()
 
 
 def shorten(config: Config, epochs: int | None) -> Config:

@@ -17,9 +17,11 @@ from vitling.runs.dense_images import AnnotatedSplits, find_start, make_targets,
 from vitling.runs.dense_model import LONGEST_FACTOR, DenseMeta, DenseModel, build_objective
 from vitling.runs.dense_pictures import FOLDER, draw_worst
 from vitling.runs.images import Stores
+from vitling.runs.network import build_backbone
 from vitling.runs.opening import OpenRun, open_run, start_processes
 from vitling.runs.report import report_run
-from vitling.runs.stage import Clock, begin, build_backbone, fit_to_time, summarise_fit
+from vitling.runs.stage import begin, summarise_fit
+from vitling.runs.timing import Clock, fit_to_time
 from vitling.settings.dense import DenseConfig, DetectConfig, SegmentConfig
 from vitling.settings.facts import Facts
 from vitling.settings.resolve import Resolved, resolve

@@ -18,7 +18,7 @@ from vitling.runs.images import open_labelled
 from vitling.runs.labelled import prepare_stage, train_stage
 from vitling.runs.opening import OpenRun, open_run, start_processes
 from vitling.runs.report import report_run
-from vitling.runs.stage import Clock
+from vitling.runs.timing import Clock
 from vitling.settings.config import FinetuneConfig, RunConfig
 from vitling.settings.facts import Start
 

@@ -31,20 +31,10 @@ from vitling.evaluation.trust import Calibration, Trust, measure_trust
 from vitling.methods.supervised.loss import Supervised
 from vitling.runs.calibration import TWIN_WORK, calibrate, describe_calibration, needs_twin
 from vitling.runs.images import Stores, gather_stage_facts
+from vitling.runs.network import attach_auxiliary, build_auxiliary, build_backbone, check_network, describe_auxiliary
 from vitling.runs.opening import OpenRun
-from vitling.runs.stage import (
-    Clock,
-    attach_auxiliary,
-    begin,
-    build_auxiliary,
-    build_backbone,
-    check_network,
-    describe_auxiliary,
-    familiar_images,
-    fit_to_time,
-    make_meta,
-    summarise_fit,
-)
+from vitling.runs.stage import begin, make_meta, summarise_fit
+from vitling.runs.timing import Clock, familiar_images, fit_to_time
 from vitling.settings.config import LabelledConfig
 from vitling.settings.facts import Facts
 from vitling.settings.facts import Start as StartFacts

@@ -19,20 +19,11 @@ from vitling.methods.method import TrainingData
 from vitling.objectives.moments import Watcher
 from vitling.objectives.objective import Objective
 from vitling.runs.images import Stores, gather_stage_facts, open_for_pretraining
+from vitling.runs.network import attach_auxiliary, build_auxiliary, build_backbone, check_network, describe_auxiliary
 from vitling.runs.opening import OpenRun, open_run, start_processes
 from vitling.runs.report import report_run
-from vitling.runs.stage import (
-    Clock,
-    attach_auxiliary,
-    begin,
-    build_auxiliary,
-    build_backbone,
-    check_network,
-    describe_auxiliary,
-    fit_to_time,
-    make_meta,
-    summarise_fit,
-)
+from vitling.runs.stage import begin, make_meta, summarise_fit
+from vitling.runs.timing import Clock, fit_to_time
 from vitling.settings.config import PretrainConfig
 from vitling.settings.continuing import read_previous
 from vitling.settings.plan import PRETRAIN_VIEW

@@ -35,8 +35,9 @@ from vitling.runs.report_images import Limits, RunImages, make_map, measure_reli
 from vitling.runs.report_matches import match_views
 from vitling.runs.report_pictures import choose_samples, draw_attention, draw_training_views
 from vitling.runs.report_suspects import collect_suspects
-from vitling.runs.stage import free_memory, report_seconds
+from vitling.runs.timing import report_seconds
 from vitling.shortage import is_out_of_memory
+from vitling.training.compilation import free_memory
 from vitling.training.rundir import RunDirectory
 from vitling.version import __version__
 

@@ -26,8 +26,8 @@ from vitling.report.data import Bin, ImageMap, Reliability, Sprites, TrainingIma
 from vitling.report.sprites import make_sprites
 from vitling.runs.images import open_for_pretraining, open_labelled
 from vitling.runs.report_files import RunFiles
-from vitling.runs.stage import EVALUATION_SPEED
 from vitling.runs.thumbnails import draw_thumbnails
+from vitling.runs.timing import EVALUATION_SPEED
 from vitling.settings.config import PretrainConfig
 from vitling.training.processes import choose_device
 

@@ -17,8 +17,8 @@ from vitling.runs.dense_images import find_start, open_dense
 from vitling.runs.finetune import describe_start, require_start
 from vitling.runs.group import load_request
 from vitling.runs.images import gather_facts, gather_stage_facts, open_for_pretraining, open_labelled
+from vitling.runs.network import dry_run
 from vitling.runs.opening import check_request
-from vitling.runs.stage import dry_run
 from vitling.runs.train import check_method
 from vitling.settings.config import FinetuneConfig, PretrainConfig, RunConfig, TrainConfig
 from vitling.settings.continuing import read_previous

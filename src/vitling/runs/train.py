@@ -15,11 +15,12 @@ from vitling.methods import METHODS
 from vitling.runs.finetune import finetune_in
 from vitling.runs.images import gather_facts, open_labelled
 from vitling.runs.labelled import prepare_stage, train_stage
+from vitling.runs.network import dry_run
 from vitling.runs.opening import OpenRun, open_run, start_processes
 from vitling.runs.precompile import Precompiler
 from vitling.runs.pretrain import pretrain_in
 from vitling.runs.report import report_run
-from vitling.runs.stage import Clock, TooFewEpochsError, dry_run
+from vitling.runs.timing import Clock, TooFewEpochsError
 from vitling.settings.checks import check, check_task
 from vitling.settings.config import PretrainConfig, TrainConfig
 from vitling.settings.facts import Facts

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from threading import Thread
@@ -83,11 +85,11 @@ def undo_compile(module: nn.Module) -> None:
 
 
 def free_memory() -> None:
-    """Free cached GPU memory, that of CUDA graphs of a shape that did not fit included."""
+    """Free what nothing refers to any more: cached GPU memory, and the CUDA graphs of compiled networks."""
+    gc.collect()
     if torch.cuda.is_available():
-        from torch._inductor.cudagraph_trees import reset_cudagraph_trees
-
-        reset_cudagraph_trees()
+        if trees := sys.modules.get("torch._inductor.cudagraph_trees"):
+            trees.reset_cudagraph_trees()
         torch.cuda.empty_cache()
 
 
