@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import errno
+import fcntl
 import glob
 import io
 import json
@@ -21,11 +22,6 @@ from typing import IO, Any
 from vitling.errors import UserError
 from vitling.formatting import escape_cell
 from vitling.shortage import explain_shortage
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
 
 LOCK = ".lock"  # in a folder that a process has claimed
 _MAX_STEM = 255 - len("..12345678.part")  # bytes of a name in the temporary one, which may have 255
@@ -79,8 +75,7 @@ def scratch_folder(path: str | os.PathLike) -> Iterator[Path]:
                 with suppress(OSError):  # it has contents now
                     path.parent.rmdir()
         finally:
-            if handle >= 0:
-                os.close(handle)
+            os.close(handle)
 
 
 def remove_leftovers(folder: str | os.PathLike, name: str = "*") -> None:
@@ -127,7 +122,7 @@ def sync_file(path: str | os.PathLike) -> None:
 def lock_folder(folder: str | os.PathLike, on_wait: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Hold the lock of `folder`, waiting for other processes of this machine; `on_wait` is called before a wait.
 
-    Not re-entrant. The lock is released when the process ends, even by a kill. Does nothing on Windows.
+    Not re-entrant. The lock is released when the process ends, even by a kill.
     """
     with _open_folder(folder) as handle:
         if _lock(handle, wait=False) is False:
@@ -138,7 +133,7 @@ def lock_folder(folder: str | os.PathLike, on_wait: Callable[[], None] = lambda:
 
 @contextmanager
 def try_lock_folder(folder: str | os.PathLike) -> Iterator[bool]:
-    """Try to lock `folder` for the block without waiting; yield whether it worked (always True on Windows)."""
+    """Try to lock `folder` for the block without waiting; yield whether it worked."""
     with _open_folder(folder) as handle:
         yield _lock(handle, wait=False) is not False
 
@@ -147,11 +142,11 @@ def claim_folder(folder: str | os.PathLike) -> Callable[[], None]:
     """Create a folder if it does not exist, claim it for this process, and return the function that releases it.
 
     Raise UserError, naming the process and its host, if another one holds it. The claim is released when the process
-    ends, even by a kill. Re-entrant. Does nothing on Windows, in read-only folders, and without file locks.
+    ends, even by a kill. Re-entrant. Does nothing in read-only folders and without file locks.
     """
     path = Path(folder).resolve() / LOCK
     path.parent.mkdir(parents=True, exist_ok=True)
-    if fcntl is None or path in _claims:
+    if path in _claims:
         return lambda: None
     try:
         handle = _open_lock(path)
@@ -248,9 +243,9 @@ def _make_temporary(path: Path, make: Callable[..., tuple[int, str]]) -> tuple[P
 
 
 def _make_folder(**named: Any) -> tuple[int, str]:
-    """Make a temporary folder; return a handle of it (-1 on Windows) and its path."""
+    """Make a temporary folder; return a handle of it and its path."""
     folder = tempfile.mkdtemp(**named)
-    return (os.open(folder, os.O_RDONLY) if fcntl is not None else -1), folder
+    return os.open(folder, os.O_RDONLY), folder
 
 
 @contextmanager
@@ -262,9 +257,6 @@ def _open_folder(folder: str | os.PathLike) -> Iterator[int]:
 
 @contextmanager
 def _open_for_lock(path: Path) -> Iterator[int]:
-    if fcntl is None:
-        yield -1
-        return
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe in its place would wait for a writer
     try:
         yield handle
@@ -276,8 +268,6 @@ def _open_for_lock(path: Path) -> Iterator[int]:
 
 def _lock(handle: int, wait: bool) -> bool | None:
     """Lock an open file; return False if another process holds it, None if its file system has no locks."""
-    if fcntl is None:
-        return None
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:

@@ -36,7 +36,6 @@ MAX_UNPACKED = 10**9  # bytes that any file may unpack to
 MAX_RATIO = 100  # larger ones may unpack to so many times their size; deflate reaches 1,000, but not with images
 MAX_DIGITS = 18  # of a number in a name of data; all such numbers fit into 64 bits
 MAX_DEPTH = 64  # nested lists and objects; our own files have fewer than 10
-_FLAGS = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)  # a pipe would block; Windows would change lines
 _INT64 = range(-(2**63), 2**63)
 _PLACE = re.compile(r"^(?P<problem>.*?)(?: - at `(?:\$\.?)?(?P<field>.*)`)?$", re.DOTALL)
 
@@ -69,7 +68,7 @@ def open_regular(path: str | os.PathLike) -> io.BufferedReader:
     """Open a regular file for reading. Others, such as a named pipe that nobody writes to, raise OSError."""
     if "\0" in os.fsdecode(path):
         raise OSError(errno.EINVAL, "A name with a NUL character", os.fspath(path))
-    handle = os.open(path, os.O_RDONLY | _FLAGS)
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     if stat.S_ISREG(mode := os.fstat(handle).st_mode):
         return io.BufferedReader(_NamedFile(handle, path))
     os.close(handle)

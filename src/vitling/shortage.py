@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import errno
+import resource
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from vitling.errors import MachineFault, RunAborted, unwrap
-
-try:
-    import resource
-except ImportError:  # Windows
-    resource = None  # type: ignore[assignment]
 
 _MEMORY_WORDS = (
     "DefaultCPUAllocator",
@@ -99,8 +95,6 @@ def _describe_file(problem: BaseException) -> str:
 
 def _describe_limit(*flags: str, unit: int = 1) -> str:
     """Describe the limits of this process that `ulimit` shows, if there are any."""
-    if resource is None:
-        return ""
     limits = {flag: resource.getrlimit(getattr(resource, _LIMITS[flag]))[0] for flag in flags}
     shown = [
         f"ulimit {flag} is {limit / unit:.1f} GiB" if unit > 1 else f"ulimit {flag} is {limit}"

@@ -104,8 +104,6 @@ def _check(seeds: int, epochs: int | None, minutes: float | None, at_once: int) 
         raise UserError(f"--minutes must not be negative, but is {minutes:g}.")
     if read_number("WORLD_SIZE", 1) > 1:
         raise UserError("A study runs in one process; start it without torchrun.")
-    if at_once > 1 and os.name == "nt":
-        raise UserError("--at-once needs file locks that Windows does not have; leave it out.")
 
 
 def _select_runs(study: Study, only: tuple[str, ...]) -> list[StudyRun]:

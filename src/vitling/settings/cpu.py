@@ -36,12 +36,12 @@ def choose_network(draft: Draft[TrainConfig], facts: Facts) -> None:
     if draft.is_open("backbone"):
         small = facts.side is not None and facts.side < VIEW
         enlarged = f"the images of {facts.side} px are enlarged for the network"
-        _fill(draft, "size", VIEW, enlarged if small else "larger views are too slow without a GPU")
-    _fill(draft, "backbone", BACKBONE, BACKBONE_REASON)
+        draft.plan("size", VIEW, enlarged if small else "larger views are too slow without a GPU")
+    draft.plan("backbone", BACKBONE, BACKBONE_REASON)
     if _is_resnet(draft.config):
-        _fill(draft, "batch", BATCH, "small batches: more steps in the same time")
+        draft.plan("batch", BATCH, "small batches: more steps in the same time")
     if facts.bf16:
-        _fill(draft, "loop.precision", "bf16", "this CPU computes in bf16 about twice as fast")
+        draft.plan("loop.precision", "bf16", "this CPU computes in bf16 about twice as fast")
 
 
 def choose_training(draft: Draft[TrainConfig], facts: Facts) -> None:
@@ -88,7 +88,3 @@ def expect_epochs(config: TrainConfig, facts: Facts) -> float:
 
 def _is_resnet(config: TrainConfig) -> bool:
     return (config.backbone or "").startswith("resnet")
-
-
-def _fill(draft: Draft[TrainConfig], name: str, value: Any, reason: str) -> None:
-    draft.fill(name, value, "plan", reason)

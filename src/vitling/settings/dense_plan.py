@@ -30,7 +30,7 @@ DETECT_SIZE, SEGMENT_SIZE, CPU_SIZE = 640, 512, 224  # px; the largest that are 
 def resolve_dense(draft: Draft[Any], facts: Facts) -> list[str]:
     """Fill in every setting that is still open; return the plan as lines for the log."""
     config = draft.config
-    _plan(draft, "preset", *_choose_preset(config, facts))
+    draft.plan("preset", *_choose_preset(config, facts))
     if facts.start.backbone:
         draft.fill("backbone", facts.start.backbone, "method", f"the network of {config.from_}")
     if draft.config.preset == "small":
@@ -40,7 +40,7 @@ def resolve_dense(draft: Draft[Any], facts: Facts) -> list[str]:
     else:
         _fill_160k(draft, facts)
     _fill_views(draft, facts)
-    _plan(draft, "backbone", *default_backbone(draft.config.size, facts.gpu))
+    draft.plan("backbone", *default_backbone(draft.config.size, facts.gpu))
     resolve_length(draft, facts)
     spread_over_run(draft, facts, "eval_every", 10)
     return describe_plan(draft) if facts.fit is None else []
@@ -54,15 +54,15 @@ def _choose_preset(config: DenseConfig, facts: Facts) -> tuple[str, str]:
 
 def _plan_small(draft: Draft[Any], facts: Facts) -> None:
     detect, n = isinstance(draft.config, DetectConfig), facts.images
-    _plan(draft, "size", *_choose_size(DETECT_SIZE if detect else SEGMENT_SIZE, facts))
+    draft.plan("size", *_choose_size(DETECT_SIZE if detect else SEGMENT_SIZE, facts))
     batch = min(BATCH, max(2, 2 ** int(math.log2(max(n / MIN_STEPS, 1)))))
     reason = "the papers'" if batch == BATCH else f"at least {MIN_STEPS} steps per epoch of {n:,} images"
-    _plan(draft, "batch", batch, reason)
+    draft.plan("batch", batch, reason)
     if not facts.gpu and draft.is_open("epochs"):
-        _plan(draft, "minutes", CPU_MINUTES, "no GPU; epochs are an upper limit")
-    _plan(draft, "epochs", *_choose_epochs(n, draft.config.minutes is not None))
-    _plan(draft, "freeze", *_choose_freeze(draft.config.from_, n))
-    _plan(draft, "drop_path", 0.1, "half the papers' value, because the run is shorter")
+        draft.plan("minutes", CPU_MINUTES, "no GPU; epochs are an upper limit")
+    draft.plan("epochs", *_choose_epochs(n, draft.config.minutes is not None))
+    draft.plan("freeze", *_choose_freeze(draft.config.from_, n))
+    draft.plan("drop_path", 0.1, "half the papers' value, because the run is shorter")
     peak = (1e-4 if detect else 6e-5) * (2 if draft.config.from_ else 4) * math.sqrt(draft.config.batch / BATCH)
     start = "pre-trained weights" if draft.config.from_ else "random weights"
     draft.set("optim.lr", float(f"{peak:.2g}"), "plan", f"above the paper's: a shorter run from {start}")
@@ -110,21 +110,17 @@ def _fill_views(draft: Draft[Any], facts: Facts) -> None:
     """Fill in what follows from the size: the range of scales, and the pixels that views can use."""
     size = draft.config.size
     if isinstance(draft.config, DetectConfig):
-        draft.fill("longest", size, "plan", "the longest side that fits into --size")
+        draft.plan("longest", size, "the longest side that fits into --size")
         longest = min(draft.config.longest, size)
-        draft.fill("shorter", (longest * 3 // 5, longest), "plan", f"what fits into {longest} px")
+        draft.plan("shorter", (longest * 3 // 5, longest), f"what fits into {longest} px")
         useful = 2 * size if draft.config.jitter == "large" else longest
     else:
-        draft.fill("test_scales", (1.0,), "plan", "one scale: several take as many times as long")
+        draft.plan("test_scales", (1.0,), "one scale: several take as many times as long")
         useful = math.ceil(size * max(draft.config.scale[1], *draft.config.test_scales))
     usual = DETECT_WIDTH if isinstance(draft.config, DetectConfig) else SEGMENT_WIDTH
     width, reason = (usual, "the papers'") if facts.gpu else (CPU_WIDTH, "wider heads are too slow without a GPU")
-    draft.fill("width", width, "plan", reason)
+    draft.plan("width", width, reason)
     draft.fill("store_size", min(useful, facts.side or useful), "method", "the pixels that the views can use")
-
-
-def _plan(draft: Draft[Any], name: str, value: Any, reason: str) -> None:
-    draft.fill(name, value, "plan", reason)
 
 
 def _choose_size(usual: int, facts: Facts) -> tuple[int, str]:

@@ -54,9 +54,13 @@ class Draft(Generic[Config]):
         return True
 
     def fill(self, name: str, value: Any, layer: Layer, reason: str) -> None:
-        """Set a value that is still open, whoever left it open."""
+        """Set a value that is still open, even an explicit "auto"."""
         if self.is_open(name):
             self.override(name, value, layer, reason)
+
+    def plan(self, name: str, value: Any, reason: str) -> None:
+        """Let the plan set a value that is still open."""
+        self.fill(name, value, "plan", reason)
 
     def override(self, name: str, value: Any, layer: Layer, reason: str) -> None:
         """Set a value whatever set it before: --minutes shortens explicit --epochs."""

@@ -48,36 +48,36 @@ def plan_run(draft: Draft[TrainConfig], facts: Facts) -> None:
     """Fill in every setting of `train` that is still open."""
     on_cpu = cpu.is_planned(draft, facts) and is_pretraining_optional(draft, method=True)
     if on_cpu:
-        _choose(draft, "method", "supervised", "no GPU: there is no time for a first stage")
-    _choose(draft, "method", *_method(draft.config, facts))
+        draft.plan("method", "supervised", "no GPU: there is no time for a first stage")
+    draft.plan("method", *_method(draft.config, facts))
     two_stages = draft.config.method != "supervised"
     if not two_stages:
         _check_one_stage(draft)
     if facts.classes and not facts.has_val and not draft.config.data.folds:
-        _choose(draft, "val", *_val(facts))
+        draft.plan("val", *_val(facts))
         if draft.layer("val") == "plan" and draft.config.val == "none" and _has_time_for_twin(draft.config, facts):
-            _choose(draft, "calibrate", "on", "no images are held out: a short twin run calibrates the probabilities")
+            draft.plan("calibrate", "on", "no images are held out: a short twin run calibrates the probabilities")
     facts = replace(facts, images=_count_trained(draft.config, facts), own_val=0)
     if on_cpu:
         cpu.choose_network(draft, facts)
-    _choose(draft, "size", *choose_size(draft.config.backbone, facts))
-    _choose(draft, "backbone", *default_backbone(draft.config.size or 0, facts.gpu))
+    draft.plan("size", *choose_size(draft.config.backbone, facts))
+    draft.plan("backbone", *default_backbone(draft.config.size or 0, facts.gpu))
     if facts.classes and _gains_from_larger_views(draft, facts):
-        _choose(draft, "test_size", TEST_VIEW, f"9/7 of {VIEW}: random crops show objects larger than they are")
+        draft.plan("test_size", TEST_VIEW, f"9/7 of {VIEW}: random crops show objects larger than they are")
     if two_stages:
-        _choose(draft, "preset", *_preset(draft.config.backbone or ""))
+        draft.plan("preset", *_preset(draft.config.backbone or ""))
         if draft.config.method != "idmm":
-            _choose(draft, "pretrain_preset", *_pretrain_preset(draft.config))
-        _choose(draft, "pretrain_size", *_pretrain_size(draft.config.size or 0))
-    _choose(draft, "batch", *_batch(facts))
+            draft.plan("pretrain_preset", *_pretrain_preset(draft.config))
+        draft.plan("pretrain_size", *_pretrain_size(draft.config.size or 0))
+    draft.plan("batch", *_batch(facts))
     open_length = (two_stages and draft.is_open("pretrain_epochs")) or (facts.classes > 0 and draft.is_open("epochs"))
     if not facts.gpu and open_length:
-        _choose(draft, "minutes", CPU_MINUTES, "no GPU: the paper's length would take days; epochs are an upper limit")
+        draft.plan("minutes", CPU_MINUTES, "no GPU: the paper's length would take days; epochs are an upper limit")
     timed = draft.config.minutes is not None
     if two_stages:
-        _choose(draft, "pretrain_epochs", *_epochs(800, 50, facts.images + facts.pool, timed))
+        draft.plan("pretrain_epochs", *_epochs(800, 50, facts.images + facts.pool, timed))
     if facts.classes:
-        _choose(draft, "epochs", *_epochs(200 if two_stages else 300, 30, facts.images, timed))
+        draft.plan("epochs", *_epochs(200 if two_stages else 300, 30, facts.images, timed))
     else:
         draft.override("epochs", 1, "plan", "no labels: there is no second stage")
     if on_cpu:
@@ -141,10 +141,6 @@ def smaller_view(side: int) -> int:
     return 16 if side <= 16 else -(-side // 32) * 32
 
 
-def _choose(draft: Draft[TrainConfig], name: str, value: Any, reason: str) -> None:
-    draft.fill(name, value, "plan", reason)
-
-
 def _is_of_first_stage(name: str) -> bool:
     return name.partition(".")[0] in (*STAGE_SETTINGS, *(f.name for f in fields(MethodsConfig)))
 
@@ -189,7 +185,7 @@ def _choose_optimiser(draft: Draft[TrainConfig], group: str, backbone: str) -> N
     name, optim = f"{group}.name", draft.get(group)
     for_adamw = draft.is_explicit(name) or optim.final_weight_decay is not None or backbone.startswith(CNNS)
     if draft.is_open(name) and not for_adamw:
-        _choose(draft, name, "muon", f"ahead of AdamW in our trials; with a weight decay of {MUON_DECAY:g}")
+        draft.plan(name, "muon", f"ahead of AdamW in our trials; with a weight decay of {MUON_DECAY:g}")
     if draft.get(name) == "muon":
         reason = "" if draft.layer(name) == "plan" else "chosen for Muon"  # the reason for Muon names it
         draft.set(f"{group}.weight_decay", MUON_DECAY, "plan", reason)

@@ -21,7 +21,7 @@ _LAST_OUTPUT = 4000  # characters
 
 def can_start_helper(min_cores: int) -> bool:
     """Return whether the machine can spare a process that compiles. With few cores it would slow down the run."""
-    return hasattr(os, "killpg") and count_cores() >= min_cores and get_free_memory() >= _MIN_HOST_BYTES
+    return count_cores() >= min_cores and get_free_memory() >= _MIN_HOST_BYTES
 
 
 class Helper:
