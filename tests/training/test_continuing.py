@@ -117,7 +117,7 @@ def test_incompatible_checkpoints_are_refused(views_alone, store, tmp_path):
 
     with pytest.raises(UserError, match=r"steps per epoch.*--batch"):
         continue_run(make("esvit"), replace(settings("esvit"), batch=11))
-    with pytest.raises(UserError, match="more steps in total"):
+    with pytest.raises(UserError, match="Raise --epochs"):
         continue_run(make("esvit"), replace(settings("esvit"), epochs=2))
     with pytest.raises(UserError, match="a different shape"):
         continue_run(make("esvit", prototypes=20), settings("esvit"))

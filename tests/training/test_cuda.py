@@ -147,6 +147,15 @@ def test_compiled_equals_eager(dataset, tmp_path, how):
     assert relative_distance(eager.state_dict(), compiled.state_dict(), start) < 0.05  # TF32, other summation order
 
 
+def test_runs_whose_graphs_torch_records_can_follow_each_other(dataset, tmp_path):
+    """In fp16 steps are not captured as a whole. Between the runs memory is freed, as after the pace was measured."""
+    settings = config(epochs=3, loop=replace(ON_GPU, precision="fp16", compile="on"))
+    for free in (compilation.free_memory, compilation.free_graphs, compilation.free_memory):
+        model, _ = train(dataset, tmp_path / f"run{len(list(tmp_path.iterdir()))}", settings)
+        assert all(value.isfinite().all() for value in model.state_dict().values())
+        free()
+
+
 @pytest.mark.parametrize("compile", ["off", "on"])
 def test_real_out_of_memory_splits_batches(dataset, tmp_path, compile):
     """The GPU has memory for a part of the batch only."""

@@ -11,10 +11,11 @@ import pytest
 import torch
 
 from tests.conftest import make_image
-from tests.tiny import relative_distance, tiny_backbone
+from tests.tiny import Stop, StopAfter, relative_distance, tiny_backbone
 from tests.training.helpers import QUIET, Score, close, config, equal, lines, objective, train, weights
 from vitling import data
 from vitling.backbones import create
+from vitling.console import Log
 from vitling.data.store import build_store
 from vitling.errors import Interrupted, InvalidFile, RunAborted, UserError
 from vitling.methods.supervised.loss import Supervised
@@ -28,6 +29,7 @@ from vitling.training import (
 )
 from vitling.training.checkpoint import Checkpoints
 from vitling.training.feed import Feed, choose_batch_sizes
+from vitling.training.resume import collect_state, restore
 from vitling.training.schedules import warmup_cosine
 from vitling.training.signals import catch_signals
 from vitling.training.trainer import Trainer
@@ -81,6 +83,33 @@ def test_a_resumed_run_is_bit_identical(store, tmp_path, stop_after, name):
     kept = ("epoch", "step", "loss", "lr", "grad_norm", "score")
     written, expected_lines = lines(tmp_path / "run"), lines(tmp_path / "whole")
     assert [[line[k] for k in kept] for line in written] == [[line[k] for k in kept] for line in expected_lines]
+
+
+@pytest.mark.parametrize(("before", "after"), [("on", "off"), ("off", "on")])
+def test_a_run_is_resumed_with_the_batches_it_was_started_with(store, tmp_path, before, after):
+    """As one that was compiled, and is resumed where it is not."""
+
+    def settings(even):
+        return config(batch=7, loop=replace(QUIET, even=even))  # five batches of at most 7, or four of 7
+
+    whole, _ = train(store, tmp_path / "whole", settings(before))
+    with pytest.raises(Stop):
+        train(store, tmp_path / "run", settings(before), [StopAfter(2)])
+    resumed, outcome = train(store, tmp_path / "run", settings(after))
+    assert outcome.steps == {"on": 16, "off": 20}[before]
+    assert equal(weights(whole), weights(resumed))
+
+
+def test_a_checkpoint_without_batch_sizes_is_refused_for_other_steps_per_epoch(store, tmp_path):
+    def make_trainer(even):
+        settings = config(batch=7, loop=replace(QUIET, even=even))
+        return Trainer(objective(), store, settings, Processes(0, 1, torch.device("cpu")), Log())
+
+    state = collect_state(make_trainer("off"))
+    del state["batch_sizes"]
+    with pytest.raises(UserError, match="5 steps per epoch and would now have 4"):
+        restore(make_trainer("on"), state)
+    restore(make_trainer("off"), state)
 
 
 class Signals(Supervised):

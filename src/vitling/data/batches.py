@@ -24,7 +24,7 @@ def draw_epoch_order(
     rng, count = make_rng("order", seed, epoch), max(n, count or n)
     if balanced_by is None:
         order = rng.permutation(n)
-        return np.concatenate([order, order[: count - n] + n])  # the first batch and the last share no image
+        return np.concatenate([order, order[: count - n] + n])  # no batch has an image twice
     classes = [np.flatnonzero(balanced_by == c) for c in np.unique(balanced_by)]
     rounds = -(-count // len(classes))
     columns = [_repeat_shuffled(members, rounds, n, rng) for members in classes]

@@ -20,7 +20,7 @@ from vitling.loading import read_record
 from vitling.papers.datasets.entry import Metric
 from vitling.papers.stages import StageRun, make_stage, name_hashes, open_test_images, summarise_stage
 from vitling.papers.study import RunContext, StudyRun
-from vitling.papers.train_task import changed_settings, free_memory
+from vitling.papers.train_task import changed_settings, free_graphs
 from vitling.records import TaskResult
 from vitling.settings.config import PretrainConfig
 
@@ -80,7 +80,7 @@ class NetworkTask(ABC):
         given["data_hashes"] = made.get("data_hashes", {}) | given["data_hashes"]
         given["seconds"] = round(made.get("seconds", 0.0) + time.monotonic() - began, 2)
         write_json(answer, given)
-        free_memory()
+        free_graphs()
         return given
 
     @abstractmethod

@@ -20,7 +20,7 @@ from vitling.papers.locations import DATASETS, check_folder, describe_missing, f
 from vitling.papers.parallel import make_helper_command, run_helpers
 from vitling.papers.reuse import reuse_rows
 from vitling.papers.study import RunContext, Study, StudyRun
-from vitling.papers.train_task import free_memory
+from vitling.papers.train_task import free_graphs
 from vitling.records import Environment
 from vitling.report.pictures import draw
 from vitling.training.signals import raise_on_signal
@@ -184,7 +184,7 @@ class _Session:
         reason = _run_job(job, self.ledger, {"at_once": self.sharing} if self.sharing > 1 else {})
         if reason:
             self.log.warning(f"{job.name} failed: {reason}")
-        free_memory()
+        free_graphs()
 
     def _has_ended(self, job: _Job) -> bool:
         """Return whether a job has finished or failed since this session began; a stopped one is resumed."""

@@ -26,7 +26,7 @@ from vitling.papers.train_task import (
     changed_settings,
     describe_passes,
     drop_checkpoints,
-    free_memory,
+    free_graphs,
     read_history,
     shorten,
 )
@@ -111,7 +111,7 @@ class StageRun:
     def _train(self) -> dict[str, Any]:
         result = _train(replace(self.config, report=False))
         drop_checkpoints(self.out)
-        free_memory()
+        free_graphs()
         return result
 
 

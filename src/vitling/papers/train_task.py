@@ -125,11 +125,11 @@ def drop_checkpoints(out: Path) -> None:
         checkpoint.unlink()
 
 
-def free_memory() -> None:
-    """Free GPU memory held by the graphs of a finished run. Compiled code stays, for runs with the same network."""
-    from vitling.training.compilation import free_memory
+def free_graphs() -> None:
+    """Free the GPU memory and the graphs of a finished run."""
+    from vitling.training.compilation import free_graphs
 
-    free_memory()
+    free_graphs()
 
 
 def shorten(config: Config, epochs: int | None) -> Config:

@@ -54,6 +54,7 @@ class _Content(TypedDict):
     optimiser: _Optimiser
     parameters: NotRequired[list[str]]
     per_epoch: Annotated[int, Meta(ge=1)]
+    batch_sizes: NotRequired[Annotated[list[Annotated[int, Meta(ge=1)]], Meta(min_length=1)]]
     scaler: dict[str, float]
     average: _Average | None
     seconds: NotRequired[float]

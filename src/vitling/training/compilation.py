@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from threading import Thread
@@ -26,6 +25,7 @@ Compile = Literal["on", "blocks", "views", "off"]
 T = TypeVar("T")
 
 _loader: Thread | None = None
+_records_graphs = False  # whether this process has used torch's own CUDA graphs
 
 
 def choose_compile(config: LoopConfig, device: torch.device, steps: int) -> Compile:
@@ -37,8 +37,10 @@ def choose_compile(config: LoopConfig, device: torch.device, steps: int) -> Comp
 def compile_in_place(network: nn.Module, how: Compile, graphs: bool = False) -> None:
     """Compile a network as one graph ("on") or in "blocks", where equal blocks share a graph that takes their weights
     as inputs. With `graphs`, a forward pass becomes one CUDA graph and a backward pass another."""
+    global _records_graphs
     _configure_compiler()
     if how == "on":
+        _records_graphs |= graphs
         network.compile(dynamic=False, mode="reduce-overhead" if graphs else None)
     elif how == "blocks":
         for part in network.blocks() if isinstance(network, Backbone) else [network]:
@@ -85,12 +87,18 @@ def undo_compile(module: nn.Module) -> None:
 
 
 def free_memory() -> None:
-    """Free what nothing refers to any more: cached GPU memory, and the CUDA graphs of compiled networks."""
+    """Free cached GPU memory that nothing refers to any more. Compiled code stays, for runs with the same network."""
     gc.collect()
     if torch.cuda.is_available():
-        if trees := sys.modules.get("torch._inductor.cudagraph_trees"):
-            trees.reset_cudagraph_trees()
         torch.cuda.empty_cache()
+
+
+def free_graphs() -> None:
+    """Free cached GPU memory and the CUDA graphs that torch has recorded, with the compiled code that replays them:
+    without its graphs it fails."""
+    if _records_graphs:
+        torch._dynamo.reset()
+    free_memory()
 
 
 def force_eager() -> AbstractContextManager:

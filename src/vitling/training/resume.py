@@ -22,6 +22,7 @@ def collect_state(trainer: Trainer) -> State:
         "optimiser": trainer.optimiser.state_dict(),
         "parameters": list_parameter_names(trainer.objective, trainer.optimiser),
         "per_epoch": trainer.per_epoch,
+        "batch_sizes": trainer.feed.sizes,
         "scaler": trainer.scaler.state_dict(),
         "average": trainer.ema.state_dict() if trainer.ema else None,
     }
@@ -31,6 +32,12 @@ def restore(trainer: Trainer, state: State) -> None:
     """Restore a run from its own checkpoint."""
     advice = "Put them back, or start again with --overwrite or a different --out."
     _check_images(trainer, state, "this run was started with", advice)
+    trainer.feed.sizes = state.get("batch_sizes", trainer.feed.sizes)  # a compiled run may go on uncompiled
+    if state["per_epoch"] != trainer.per_epoch:  # only in checkpoints without batch sizes
+        raise UserError(
+            f"This run was started with {state['per_epoch']} steps per epoch and would now have {trainer.per_epoch}, "
+            "because compiled runs have whole batches since. Start again with --overwrite or a different --out."
+        )
     trainer.objective.load_state_dict(state["objective"])
     load_optimiser(trainer.optimiser, state["optimiser"])
     _restore_position(trainer, state)
@@ -41,11 +48,14 @@ def restore(trainer: Trainer, state: State) -> None:
 def continue_from(trainer: Trainer, state: State) -> str:
     """Start from another run's weights, moments and step, so that schedules continue. Return what is new here."""
     _check_images(trainer, state, "that run was trained on", "Use the same DATA, --val and --seed.")
-    if state["per_epoch"] != trainer.per_epoch or state["step"] >= trainer.steps:
+    if state["per_epoch"] != trainer.per_epoch:
         raise UserError(
-            f"That run stopped at step {state['step']}, with {state['per_epoch']} steps per epoch. This run must "
-            "have the same number of steps per epoch and more steps in total, but has "
-            f"{trainer.per_epoch} and {trainer.steps}. Set --batch or --epochs."
+            f"That run had {state['per_epoch']} steps per epoch, and this one has {trainer.per_epoch}. Pass the same "
+            "--batch, and --loop.even on or off: only compiled runs have whole batches by default."
+        )
+    if state["step"] >= trainer.steps:
+        raise UserError(
+            f"That run stopped at step {state['step']}, and this one ends at step {trainer.steps}. Raise --epochs."
         )
     if _list_kinds(state["optimiser"]) != _list_kinds(trainer.optimiser.state_dict()):
         raise UserError("That run had a different optimiser. Pass the same --optim.name.")

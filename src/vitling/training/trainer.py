@@ -67,7 +67,6 @@ class Trainer:
         self.feed = Feed(store, objective.plan, config, processes, least=2 if has_batch_norm(objective) else 1)
         self.source: Iterator[LoadedBatch] = iter(())
         self.upcoming: LoadedBatch | None = None
-        self.per_epoch = len(self.feed.sizes)
         self.epochs, self.done = config.epochs, 0
         self.shift = 0.0  # of the steps of the schedules; 0 unless the length was changed
         self._check()
@@ -78,6 +77,11 @@ class Trainer:
         self.compiled_sizes: set[int] = set()
         self.updating = False  # weights may have changed in this step, so it cannot be repeated
         self._compile(compilation.choose_compile(config.loop, store.device, self.steps))
+
+    @property
+    def per_epoch(self) -> int:
+        """Number of steps."""
+        return len(self.feed.sizes)
 
     @property
     def steps(self) -> int:
@@ -170,7 +174,7 @@ class Trainer:
         if self.prefetcher:
             self.prefetcher.forget()
             self.upcoming = None if self.upcoming is None else self.feed.load(self.upcoming.key)
-        compilation.free_memory()
+        compilation.free_graphs()
 
     def find_not_finite(self) -> str | None:
         """Return the name of a weight, or of an average of one, that is not finite; None if all are."""
