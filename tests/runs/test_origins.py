@@ -48,18 +48,23 @@ def test_files_and_random_weights_know_nothing(made, tmp_path):
 def test_the_label_free_start_of_a_model_folder_is_found(made, tmp_path):
     root, source = made
     assert train(source, tmp_path / "run", "--from", str(root / "free/model")) == 0
-    assert find_label_free(tmp_path / "run", required=True) == root / "free"
+    assert find_label_free(tmp_path / "run", str(source), required=True) == root / "free"
 
 
 def test_pretraining_after_a_run_that_knows_the_labels_is_not_label_free(made, tmp_path):
     """The labelled run itself started from a run without labels, which is then the one to use."""
-    root, _ = made
+    root, source = made
     starts = {"labelled": root / "free", "after": tmp_path / "labelled"}
     for name, start in starts.items():
         config = read(shutil.copytree(root / name, tmp_path / name) / "config.json") | {"from_": str(start)}
         (tmp_path / name / "config.json").write_text(json.dumps(config))
-    assert find_label_free(tmp_path / "after", required=True) == root / "free"
-    assert find_label_free(root / "after", required=False) is None
+    assert find_label_free(tmp_path / "after", str(source), required=True) == root / "free"
+    assert find_label_free(root / "after", str(source), required=False) is None
+
+
+def test_pretraining_after_a_run_with_labels_of_other_data_is_label_free(made):
+    root, _ = made
+    assert find_label_free(root / "after", "other images", required=True) == root / "after"
 
 
 def test_a_twin_of_weights_that_know_the_labels_calibrates_nothing(made, tmp_path):
@@ -78,7 +83,10 @@ def test_runs_that_started_from_each_other_are_refused(made, tmp_path, ring):
     for i, run in enumerate(runs):
         config = read(run / "config.json") | {"from_": str(runs[i - 1])}
         (run / "config.json").write_text(json.dumps(config))
-    for follow in (lambda: find_label_free(runs[0], True), lambda: knows_labels(str(runs[0]), str(source))):
+    for follow in (
+        lambda: find_label_free(runs[0], str(source), True),
+        lambda: knows_labels(str(runs[0]), str(source)),
+    ):
         with pytest.raises(InvalidFile, match="has a ring"):
             follow()
 

@@ -78,7 +78,7 @@ def diagnose(config: DoctorConfig) -> Diagnosis:
         raise UserError(f"{out} is a link, and a run writes only into its own directory. Pass --out.")
     check_writable(out / FILE)
     _check_unedited(out)
-    start = find_label_free(run, required=not config.folds)
+    start = find_label_free(run, settings.source, required=not config.folds)
     splits, names = open_labels(settings)
     if config.folds:
         if not isinstance(settings, LabelledConfig):

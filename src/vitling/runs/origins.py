@@ -55,21 +55,21 @@ def read_settings(run: Path) -> RunConfig:
     return load_config(kind, values, path)
 
 
-def find_label_free(run: Path, required: bool, later: tuple[Path, ...] = ()) -> Path | None:
-    """Return the run whose weights were trained without labels: the first stage, or what finetune started from.
+def find_label_free(run: Path, source: str, required: bool, later: tuple[Path, ...] = ()) -> Path | None:
+    """Return the run whose weights were trained without labels of `source`: the first stage, or what finetune started
+    from.
 
     `later`: the runs that started from it.
     """
     later = _follow(run, later)
     settings = read_settings(run)
     before = _find_start(settings)
-    if _ignores_labels(settings):
-        free = before and find_label_free(before, required, later)
-        return run if free == before else free  # `before` may have learned the labels after a stage without them
+    if _ignores_labels(settings) and not (before and knows_labels(str(before), source, later)):
+        return run
     if isinstance(settings, TrainConfig) and (run / PRETRAIN_FOLDER / "config.json").is_file():
-        return find_label_free(run / PRETRAIN_FOLDER, required, later)
+        return find_label_free(run / PRETRAIN_FOLDER, source, required, later)
     if before is not None:
-        return find_label_free(before, required, later)
+        return find_label_free(before, source, required, later)
     if required:
         raise UserError(
             f"The weights of {run} were trained on the labels and have memorised the wrong ones. Pass --folds 5, which "
