@@ -23,6 +23,7 @@ from vitling.settings.facts import Fit
 from vitling.settings.layers import Origin
 from vitling.settings.names import replace_leaf
 from vitling.settings.resolve import Resolved
+from vitling.training.config import LoopConfig
 
 
 @pytest.mark.parametrize("per_epoch", [1, 3, 10, 32])
@@ -48,6 +49,13 @@ def test_evaluations_take_little_time(val, minutes, evaluations):
     config = TrainConfig(minutes=minutes, batch=32, epochs=1800)
     found = timing._use_all_time(Fit(7, "off"), 7.5, config, stores, pace=100.0, ending=8.0)
     assert (found.epochs, found.epoch_part, found.evaluations) == (8, 0.9, evaluations)
+
+
+def test_steps_of_epochs_that_had_a_part_of_the_images_are_divided_too():
+    stores = SimpleNamespace(train=_Sized(320, torch.device("cpu")), val=None)
+    config = TrainConfig(minutes=1.0, batch=32, epochs=1800, loop=LoopConfig(epoch_part=0.5))
+    fit = timing._use_all_time(Fit(1, "off", 0.5), 1.5, config, stores, pace=100.0, ending=8.0)
+    assert (fit.epochs, fit.epoch_part) == (7, 0.1)  # 7 of the 1.5 * 5 steps
 
 
 class _Sized:

@@ -84,7 +84,7 @@ def fit_to_time(
     images = sum(choose_batch_sizes(config.fit_config(), len(stores.train), stores.train.device))  # of an epoch
     share = torch.tensor(fitting_epochs(left / work, pace, images), device=run.processes.device)
     fitting = float(run.processes.mean(share))
-    fit = Fit(max(1, min(config.epochs, int(fitting))), compile_mode)
+    fit = Fit(max(1, min(config.epochs, int(fitting))), compile_mode, epoch_part=config.loop.epoch_part)
     if fit.epochs < min_epochs:
         few = f"{max(int(fitting), 0)} epoch{'s' * (int(fitting) != 1)} would fit into the time"
         raise TooFewEpochsError(f"only {few}, fewer than the {min_epochs} that are worth it.")
@@ -99,7 +99,7 @@ def fit_to_time(
             f"--minutes {config.minutes:.3g} is too short: {clock.elapsed:.0f} s passed before training, and one epoch "
             f"takes {max(1, images / pace):.0f} s."
         )
-    deadline = Deadline(left, math.ceil(config.epochs / fit.epoch_part))
+    deadline = Deadline(left, math.ceil(config.epochs * config.loop.epoch_part / fit.epoch_part))
     fitted = resolve(reopen(resolved), replace(facts, fit=fit))
     _log_changed_views(resolved, fitted, log)
     return fitted, deadline
@@ -121,7 +121,7 @@ def _use_all_time(fit: Fit, fitting: float, config: RunConfig, stores: Stores, p
     per_epoch = len(choose_batch_sizes(config.fit_config(), len(stores.train), stores.train.device))
     if fitting < config.epochs:
         epochs, part = divide_steps(int(fitting * per_epoch), per_epoch)
-        fit = replace(fit, epochs=epochs, epoch_part=part)
+        fit = replace(fit, epochs=epochs, epoch_part=part * config.loop.epoch_part)
     seconds = _EVALUATIONS_SHARE * 60 * (config.minutes or 0) - ending
     each = 0 if stores.val is None else len(stores.val) / (EVALUATION_SPEED * _convert_pace(config, pace))
     return replace(fit, evaluations=max(1, min(10, int(seconds / each) if each else 10)))

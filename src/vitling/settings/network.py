@@ -37,7 +37,7 @@ def resolve_length(draft: Draft, facts: Facts) -> None:
     draft.override("epochs", epochs, "pace", reason)
     draft.override("optim.warmup_epochs", min(warmup, epochs / 10), "pace", "at most a tenth of the run")
     draft.override("loop.compile", facts.fit.compile, "pace", "the same as when the pace was measured")
-    if facts.fit.epoch_part < 1:
+    if facts.fit.epoch_part != draft.config.loop.epoch_part:
         draft.override("loop.epoch_part", facts.fit.epoch_part, "pace", reason)
 
 
