@@ -114,10 +114,11 @@ def make_class_table(
     worst = sorted(rows, key=lambda row: (row[key] is None, row[key] or 0.0))[:_MAX_CLASSES]
     texts = [format_row(row) for row in worst]
     table = Table("class")
-    for column in dict.fromkeys(name for own in texts for name in own):
+    columns = list(dict.fromkeys(name for own in texts for name in own))
+    for column in columns:
         table.add_column(column, justify="right", no_wrap=True)
     for row, own in zip(worst, texts):
-        table.add_row(row["class"], *own.values())
+        table.add_row(row["class"], *(own.get(column, "") for column in columns))
     if len(rows) > _MAX_CLASSES:
         table.caption = f"the {_MAX_CLASSES} of {len(rows)} classes with the lowest {what}"
     return table

@@ -20,7 +20,7 @@ from vitling.errors import RunAborted, UserError
 from vitling.evaluation.bundle import CONFIG, WEIGHTS, find_bundle, load_bundle, read_config
 from vitling.evaluation.model import Model
 from vitling.evaluation.trust import FILE as TRUST
-from vitling.files import check_writable, scratch_folder, sync_file, sync_folder, write_json
+from vitling.files import check_writable, is_run, scratch_folder, sync_file, sync_folder, write_json
 from vitling.loading import read_record
 from vitling.shortage import is_out_of_memory
 
@@ -60,7 +60,7 @@ class _Network(nn.Module):
 def _check_out(out: Path, given: Path, folder: Path) -> None:
     """Raise UserError if the export would replace anything but an earlier export."""
     run_folders = {path.resolve() for path in (given, folder.parent, folder.parent / "model", folder.parent / "best")}
-    in_a_run = given.resolve() != folder.resolve() or (folder.parent / "checkpoints").exists()
+    in_a_run = given.resolve() != folder.resolve() or is_run(folder.parent)
     if in_a_run and out.resolve() in run_folders - {folder.resolve()}:
         raise UserError(f"--out {out} belongs to the run. Name a different folder.")
     if (out / CONFIG).exists() and not _has_keys(out / CONFIG, "vitling"):

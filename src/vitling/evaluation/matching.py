@@ -16,7 +16,7 @@ from vitling.objectives.distillation import count_global_groups
 from vitling.objectives.momentum import join_pixels
 from vitling.objectives.places import locate_regions, match_by_place
 from vitling.objectives.regions import match_by_features, split_regions
-from vitling.views.batch import render_views
+from vitling.views.batch import render_batch
 from vitling.views.plan import Plan
 from vitling.views.renderer import Normaliser
 
@@ -42,7 +42,7 @@ def measure_matching(model: Model, store: Store, plan: Plan, global_views: int, 
     with eval_mode(model.backbone):
         for start in range(0, len(store), BATCH):
             ids = np.arange(start, min(start + BATCH, len(store)))
-            views = render_views(plan, store, ids, normalise, seed)
+            views = render_batch(plan, store, ids, normalise, seed)
             pixels = [join_pixels(views[:wide]), *(view.pixels for view in views[wide:])]
             grids = [model.backbone(some).grid.float() for some in pixels]
             places = match_by_place(locate_regions(model.backbone, views, wide), len(ids))

@@ -26,7 +26,7 @@ from vitling.backbones.t2t import TokensToToken
 from vitling.data.store import Store
 from vitling.errors import UserError
 from vitling.evaluation.features import eval_mode, iterate_views
-from vitling.views.batch import render_views
+from vitling.views.batch import render_batch
 from vitling.views.plan import Plan
 from vitling.views.renderer import Normaliser
 
@@ -64,7 +64,7 @@ def compute_augmented_features(
     backbone: Backbone, store: Store, ids: np.ndarray, plan: Plan, seed: int, epoch: int, blocks: int
 ) -> Tensor:
     """Compute features of the last blocks for this epoch's random views of the images with `ids`."""
-    (views,) = render_views(plan, store, ids, Normaliser(store.mean, store.std), seed, epoch)
+    (views,) = render_batch(plan, store, ids, Normaliser(store.mean, store.std), seed, epoch)
     with eval_mode(backbone):
         return compute_batch_features(backbone, views.pixels, blocks).blocks
 

@@ -18,7 +18,7 @@ from vitling.report.sprites import encode_picture
 from vitling.runs.report_files import RunFiles
 from vitling.runs.report_images import RunImages
 from vitling.runs.report_pictures import SMALLEST_GRID
-from vitling.views.batch import render_views
+from vitling.views.batch import render_batch
 from vitling.views.plan import Mix, Plan
 from vitling.views.renderer import Normaliser, Views
 from vitling.views.sheet import to_rgb
@@ -64,7 +64,7 @@ def _render_pairs(images: RunImages, chosen: np.ndarray) -> list[Views]:
     """Render two views of each image as in training, at the size of the saved model and without mixing."""
     store, meta, stage = images.shown, images.model.meta, _choose_stage(images.files, images.model.meta.size)
     plan, normalise = _make_pair(stage, meta.size), Normaliser(tuple(meta.mean), tuple(meta.std))
-    return render_views(plan, store, chosen, normalise, stage.resolved.config.seed)
+    return render_batch(plan, store, chosen, normalise, stage.resolved.config.seed)
 
 
 def _choose_stage(files: RunFiles, size: int) -> RunFiles:

@@ -83,7 +83,7 @@ def become_helper() -> None:
     """Take little priority, and end with the process that started this one. Call it after reading from stdin."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     exit_with_parent()
-    with suppress(OSError, AttributeError):
+    with suppress(OSError):
         os.nice(10)
 
 

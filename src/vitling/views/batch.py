@@ -130,7 +130,7 @@ class ViewBatch:
         return view * len(self._needed) + np.searchsorted(self._needed, position)
 
 
-def render_views(
+def render_batch(
     plan: Plan, store: Store, ids: np.ndarray, normalise: Normaliser, seed: int, epoch: int = 0
 ) -> list[Views]:
     """Render the plan's views of the images with `ids` as one batch, without compiling anything."""
