@@ -141,8 +141,11 @@ def _build(
     entry.parent.mkdir(parents=True, exist_ok=True)
     _make_room(entry.parent, int(np.prod(shape)))
     with scratch_folder(entry) as partial:
-        with open(partial / "pixels.bin", "wb") as file:  # reserve space: a memmap on a full disk raises SIGBUS
-            os.posix_fallocate(file.fileno(), 0, int(np.prod(shape)))
+        with open(partial / "pixels.bin", "wb") as file:
+            if hasattr(os, "posix_fallocate"):  # not on macOS. Reserve space: a memmap on a full disk raises SIGBUS
+                os.posix_fallocate(file.fileno(), 0, int(np.prod(shape)))
+            else:
+                file.truncate(int(np.prod(shape)))
         array = np.memmap(partial / "pixels.bin", np.uint8, "r+", shape=shape)
         facts = scan(dataset, size, array, config, on_progress=on_progress)
         array.flush()
