@@ -26,7 +26,7 @@ with `vitling reproduce NAME`. A run counts as measured with one seed or more.
 
 Most runs have not been measured. Our data are Flowers-102, 10,000 images of CIFAR-100 and CamVid, so those that need
 other datasets, or weights trained on ImageNet, cannot be run here; the last column lists what they need. The others
-wait for time on a GPU.
+need a GPU.
 
 | table | runs | measured | could be run here | missing for the others |
 | --- | --- | --- | --- | --- |
