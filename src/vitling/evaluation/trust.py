@@ -1,6 +1,6 @@
 """Data behind prediction sets and familiarity: scores of held-out images, features of known images.
 
-Saved beside the weights, in trust.safetensors. Either part may be missing, and models of older versions have neither.
+Saved beside the weights, in trust.safetensors. Either part may be missing.
 """
 
 from __future__ import annotations
@@ -42,8 +42,7 @@ class Trust:
         """Return the highest score in a prediction set; raise UserError if the model has no scores."""
         if self.scores is None:
             raise UserError(
-                "--coverage: the model has no scores of held-out images. Train it with --val 0.1 or --calibrate on; "
-                "models of older versions have none."
+                "--coverage: the model has no scores of held-out images. Train it with --val 0.1 or --calibrate on."
             )
         return find_threshold(self.scores, coverage)
 

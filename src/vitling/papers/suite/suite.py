@@ -138,7 +138,8 @@ def _evaluate(job: SuiteJob, config: SuiteConfig, log: Log) -> dict[str, Excepti
     missing = tuple(probe for probe in config.probes if not job.has_finished(probe))
     if other := [probe for probe in missing if job.path(probe).exists()]:
         log.info(
-            f"{job.entry.name}, {job.run}: {', '.join(other)} was measured on different images; measuring it again."
+            f"{job.entry.name}, {job.run}: {', '.join(other)} was measured with other images or other settings of the "
+            "data; measuring it again."
         )
     log.info(f"{job.entry.name}, {job.run}: features")
     try:
