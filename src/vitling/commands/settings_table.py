@@ -54,4 +54,4 @@ def _is_decided(row: SettingRow) -> bool:
 
 
 def _format_flag(row: SettingRow) -> str:
-    return f"--{row.flag} {row.value or '(none)'}"
+    return f"--{row.flag} {'(none)' if row.value is None else row.value}".strip()

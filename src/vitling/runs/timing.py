@@ -18,7 +18,7 @@ from vitling.runs.opening import OpenRun
 from vitling.settings.config import LabelledConfig, RunConfig
 from vitling.settings.dense import DenseConfig
 from vitling.settings.facts import Facts, Fit
-from vitling.settings.names import flag_name, format_value, leaves
+from vitling.settings.names import format_flag, leaves
 from vitling.settings.resolve import Resolved, resolve
 from vitling.settings.saved import reopen
 from vitling.startup import take_start
@@ -110,7 +110,7 @@ def _log_changed_views(planned: Resolved, fitted: Resolved, log: Log) -> None:
     before = dict(leaves(planned.config))
     for name, value in leaves(fitted.config):
         if name.startswith("views.") and value != before[name]:
-            log.info(f"  --{flag_name(name)} {format_value(value)}  {fitted.origins[name].reason}")
+            log.info(f"  {format_flag(name, value)}  {fitted.origins[name].reason}")
 
 
 def _use_all_time(fit: Fit, fitting: float, config: RunConfig, stores: Stores, pace: float, ending: float) -> Fit:

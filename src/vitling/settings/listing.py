@@ -17,7 +17,7 @@ _HIDDEN = ("source", "out", "resume", "overwrite", "explain", "report", "explici
 
 class SettingRow(NamedTuple):
     flag: str  # without its dashes
-    value: str
+    value: str | None  # empty if the flag says it all
     origin: Origin
     is_default: bool
 
@@ -28,8 +28,9 @@ def list_settings(resolved: Resolved, is_first: bool = False) -> Iterator[Settin
     for name, value in leaves(resolved.config):
         if name not in _HIDDEN and name.partition(".")[0] not in unused:
             origin = resolved.origins.get(name, Origin())
-            flag = flag_name(name_in_train(name) if is_first else name)
-            yield SettingRow(flag, "" if value is None else format_value(value), origin, value == default[name])
+            flag = flag_name(name_in_train(name) if is_first else name, value)
+            text = "" if isinstance(value, bool) else None if value is None else format_value(value)
+            yield SettingRow(flag, text, origin, value == default[name])
 
 
 def _find_unused(config: RunConfig) -> set[str | None]:

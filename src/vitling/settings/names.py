@@ -27,9 +27,11 @@ def leaves(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield f"{prefix}{f.name}", value
 
 
-def flag_name(name: str) -> str:
-    """Return the flag of a setting, without its dashes: `from_` is `from`, `esvit.region_from` `esvit.region-from`."""
-    return name.rstrip("_").replace("_", "-")
+def flag_name(name: str, value: Any = None) -> str:
+    """Return the flag that sets a value, without its dashes: `from_` is `from`, `esvit.region_from`
+    `esvit.region-from`, and `views.colour` `views.no-colour` if it is False."""
+    *path, last = name.rstrip("_").replace("_", "-").split(".")
+    return ".".join([*path, f"no-{last}" if value is False else last])
 
 
 def settings_in(argv: Sequence[str]) -> tuple[str, ...]:
@@ -44,11 +46,17 @@ def to_flags(config: Any, without: Collection[str]) -> str:
     for name in config.explicit:
         name = name if name in known else f"{name}_"
         if name in known and name not in without:
-            value, (*path, last) = known[name], flag_name(name).split(".")
-            words.append("--" + ".".join([*path, f"no-{last}" if value is False else last]))
+            value = known[name]
+            words.append(f"--{flag_name(name, value)}")
             values = [] if isinstance(value, bool) else value if isinstance(value, tuple) else [value]
             words += [shlex.quote(str(one)) for one in values]
     return " ".join(words)
+
+
+def format_flag(name: str, value: Any) -> str:
+    """Write a setting as a user types it."""
+    text = "" if isinstance(value, bool) else f" {format_value(value)}"
+    return f"--{flag_name(name, value)}{text}"
 
 
 def format_value(value: Any) -> str:

@@ -21,7 +21,7 @@ from vitling.settings import cpu
 from vitling.settings.config import MethodsConfig, TrainConfig
 from vitling.settings.facts import Facts
 from vitling.settings.layers import Draft
-from vitling.settings.names import flag_name, format_value
+from vitling.settings.names import flag_name, format_flag
 
 TINY = 64  # px; images up to this size get small views and a small network
 VIEW, PRETRAIN_VIEW = 224, SIZE  # px; the paper's two stages
@@ -90,7 +90,7 @@ def describe_plan(draft: Draft[Any], before: Draft[Any] | None = None) -> list[s
     """Write the plan's choices with their reasons; of a plan that replaces another, only the new ones."""
     known = {} if before is None else {name: (before.get(name), origin) for name, origin in before.origins.items()}
     chosen = [
-        (f"--{flag_name(name)} {format_value(draft.get(name))}", origin.reason)
+        (format_flag(name, draft.get(name)), origin.reason)
         for name, origin in draft.origins.items()
         if origin.layer == "plan" and origin.reason and known.get(name) != (draft.get(name), origin)
     ]

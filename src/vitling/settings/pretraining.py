@@ -12,7 +12,7 @@ from vitling.settings.config import PretrainConfig
 from vitling.settings.continuing import check_continues, inherit_method_settings, inherit_settings
 from vitling.settings.facts import Facts
 from vitling.settings.layers import Draft
-from vitling.settings.names import flag_name, format_value, leaves
+from vitling.settings.names import format_flag, leaves
 from vitling.settings.network import resolve_length, resolve_network, spread_over_run
 from vitling.settings.plan import PRETRAIN_VIEW
 
@@ -98,5 +98,5 @@ def _describe_adaptation(draft: Draft[PretrainConfig], method: Method, facts: Fa
     else:
         names = [name for name in names if name.partition(".")[2] not in method.adapted_to_epochs]
     chosen = [name for name in names if draft.layer(name) == "method"]
-    flags = " ".join(f"--{flag_name(name)} {format_value(draft.get(name))}" for name in chosen)
+    flags = " ".join(format_flag(name, draft.get(name)) for name in chosen)
     return [f"For {facts.images:,} images: {flags} (docs/{method.name}.md)."] if chosen else []
