@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.methods.drawn import START, batch_of, noise, step
+from tests.methods.helpers import START, batch_of, noise, step
 from tests.tiny import tiny_backbone
 from vitling.errors import UserError
 from vitling.methods.densecl.loss import DenseCL

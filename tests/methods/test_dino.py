@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.methods.drawn import START, batch_of, noise, step
+from tests.methods.helpers import START, batch_of, noise, step
 from tests.tiny import tiny_backbone
 from vitling.errors import UserError
 from vitling.methods.dino.loss import DINO, teacher_temperature_at
@@ -139,7 +139,8 @@ def test_a_step_moves_the_centre_after_its_loss():
     objective = make()
     with torch.no_grad():
         views = noise(objective, 4, 1)
-        taught = objective.teacher(torch.cat([view.pixels for view in views[:2]]))
+        pixels = torch.cat([view.pixels for view in views[:2]])
+        taught = objective.teacher.head(objective.teacher.features(pixels).pooled)
     step(objective, torch.optim.SGD(objective.param_groups(0.0), lr=0.1), 1)
     torch.testing.assert_close(objective.centre.mean, 0.1 * taught.mean(0))
 

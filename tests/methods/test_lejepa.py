@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from tests.made_runs import read, refused
-from tests.methods.drawn import START, batch_of, noise, step
+from tests.methods.helpers import START, batch_of, noise, step
 from tests.tiny import tiny_backbone
 from vitling import data
 from vitling.cli import run

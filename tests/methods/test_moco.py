@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.methods.drawn import START, batch_of, noise, step
+from tests.methods.helpers import START, batch_of, noise, step
 from tests.tiny import tiny_backbone
 from vitling.backbones import create
 from vitling.errors import UserError
@@ -161,7 +161,7 @@ def test_steps_fill_the_queue_with_the_keys_of_their_images():
     for s in range(3):
         views = noise(objective, 4, s)
         with torch.no_grad():
-            keys = F.normalize(objective.copy(views[0].pixels[4:]), dim=1)
+            keys = F.normalize(objective.copy.head(objective.copy.features(views[0].pixels[4:]).pooled), dim=1)
         step(objective, optimiser, s)
     assert objective.queue.ids.tolist() == [10, 11, 2, 3, 4, 5, 6, 7, 8, 9]
     torch.testing.assert_close(objective.queue.keys[[8, 9, 0, 1]], keys)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from tests.methods.drawn import METHODS, NORMED, make
+from tests.methods.helpers import METHODS, NORMED, make
 from vitling import data
 from vitling.data.store import Store, build_store
 from vitling.training import CheckpointConfig, FitConfig, LoopConfig, OptimConfig, Processes, RunDirectory, fit

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.conftest import make_folder
-from tests.methods.drawn import make
+from tests.methods.helpers import make
 from tests.tiny import Stop, StopAfter
 from tests.training.helpers import lines
 from tests.training.momentum_run import settings

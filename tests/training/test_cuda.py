@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.methods.drawn import METHODS, noise
-from tests.methods.drawn import make as with_copy
+from tests.methods.helpers import METHODS, noise
+from tests.methods.helpers import make as with_copy
 from tests.objectives.helpers import gradients as region_gradients
 from tests.objectives.helpers import inputs as region_inputs
 from tests.tiny import relative_distance, tiny_backbone

@@ -19,13 +19,7 @@ from vitling.data.store import build_store
 from vitling.errors import Interrupted, InvalidFile, RunAborted, UserError
 from vitling.methods.supervised.loss import Supervised
 from vitling.objectives.progress import Progress
-from vitling.training import (
-    CheckpointConfig,
-    OptimConfig,
-    Processes,
-    RunDirectory,
-    compilation,
-)
+from vitling.training import CheckpointConfig, OptimConfig, Processes, RunDirectory, compilation
 from vitling.training.checkpoint import Checkpoints
 from vitling.training.feed import Feed, choose_batch_sizes
 from vitling.training.schedules import warmup_cosine

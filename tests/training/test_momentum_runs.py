@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from tests.conftest import make_folder
-from tests.methods.drawn import METHODS, make
+from tests.methods.helpers import METHODS, make
 from tests.tiny import Stop, StopAfter, relative_distance, tiny_backbone
 from tests.training.helpers import latest, lines, run_two_processes
 from tests.training.momentum_run import CHANGES, comparable, settings, train

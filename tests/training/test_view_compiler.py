@@ -24,11 +24,7 @@ from vitling.training import compilation, helpers, view_compiler
 from vitling.training.pace import iterate_batches, measure_pace, run_steps
 from vitling.training.processes import Processes
 from vitling.training.trainer import Trainer
-from vitling.training.view_compiler import (
-    can_precompile_views,
-    make_task,
-    precompile_views,
-)
+from vitling.training.view_compiler import can_precompile_views, make_task, precompile_views
 from vitling.views import Plan, ViewsConfig
 from vitling.views.plan import Group, Mix
 from vitling.views.policies import idmm_finetune, idmm_pretrain

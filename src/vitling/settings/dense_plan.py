@@ -142,7 +142,4 @@ def _choose_epochs(images: int, timed: bool) -> tuple[int, str]:
 def _choose_freeze(start: str | None, images: int) -> tuple[int, str]:
     if start and images < FEW_TO_FREEZE:
         return 1, f"fewer than {FEW_TO_FREEZE} images: the first quarter stays as it was pre-trained"
-    return (
-        0,
-        "enough images to train all of it" if start else "nothing: the backbone starts from random weights",
-    )
+    return (0, "enough images to train all of it" if start else "nothing: the backbone starts from random weights")

@@ -12,14 +12,7 @@ from typing import Any, Generic
 from vitling.methods.idmm.settings import finetune_recipe
 from vitling.settings import cpu
 from vitling.settings.checks import check
-from vitling.settings.config import (
-    FINETUNE_POLICY,
-    Config,
-    FinetuneConfig,
-    LabelledConfig,
-    PretrainConfig,
-    TrainConfig,
-)
+from vitling.settings.config import FINETUNE_POLICY, Config, FinetuneConfig, LabelledConfig, PretrainConfig, TrainConfig
 from vitling.settings.dense import DenseConfig
 from vitling.settings.dense_plan import resolve_dense
 from vitling.settings.facts import Facts

@@ -66,8 +66,8 @@ class BYOL(Objective):
     def forward(self, views: list[Views], batch: Batch, progress: Progress) -> dict[str, Tensor]:
         pixels = join_pixels(views)
         features, target_features = self.features(pixels), self.copy.features(pixels)
-        predicted = apply_by_view(self._predict, features.pooled, 2).chunk(2)
-        targets = apply_by_view(self.copy.head, target_features.pooled, 2).chunk(2)
+        predicted = apply_by_view(self._predict, features.pooled).chunk(2)
+        targets = apply_by_view(self.copy.head, target_features.pooled).chunk(2)
         terms = {"prediction": distance(predicted[0], targets[1]) + distance(predicted[1], targets[0])}
         if self.region_projector is not None:
             terms["region"] = self._region_loss(features, target_features, batch)

@@ -17,14 +17,7 @@ from vitling.backbones.backbone import Backbone
 from vitling.backbones.features import Features, GridNorm
 from vitling.errors import UserError
 from vitling.keys import make_key
-from vitling.methods.drloc.pairs import (
-    PairMLP,
-    Pairs,
-    Size,
-    draw_exhaustive_pairs,
-    draw_random_pairs,
-    pool_grid,
-)
+from vitling.methods.drloc.pairs import PairMLP, Pairs, Size, draw_exhaustive_pairs, draw_random_pairs, pool_grid
 from vitling.methods.drloc.settings import DRLocConfig, Init, Pooling, Target, Variant
 from vitling.objectives.objective import Batch
 from vitling.objectives.progress import Progress

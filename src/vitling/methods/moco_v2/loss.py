@@ -41,11 +41,7 @@ class MoCoV2(Objective):
     capturable_forward = True
 
     def __init__(
-        self,
-        backbone: Backbone,
-        plan: Plan,
-        config: MoCoV2Config | None = None,
-        region_head: nn.Module | None = None,
+        self, backbone: Backbone, plan: Plan, config: MoCoV2Config | None = None, region_head: nn.Module | None = None
     ):
         super().__init__(backbone, plan)
         self.config = config or MoCoV2Config()

@@ -53,8 +53,8 @@ class MoCoV3(Objective):
     def forward(self, views: list[Views], batch: Batch, progress: Progress) -> dict[str, Tensor]:
         pixels = join_pixels(views)
         features = self.features(pixels)
-        queries = normalise_rows(apply_by_view(self._predict, features.pooled, 2))
-        keys = normalise_rows(self.copy(pixels, views=2))
+        queries = normalise_rows(apply_by_view(self._predict, features.pooled))
+        keys = normalise_rows(apply_by_view(self.copy.head, self.copy.features(pixels).pooled))
         gathered = gather_batch(torch.cat(keys.chunk(2), dim=1), batch)
         first, second = (GatheredRows(rows, gathered.first) for rows in gathered.rows.chunk(2, dim=1))
         loss = symmetric_loss(queries.chunk(2), (first, second), self.config.temperature)
