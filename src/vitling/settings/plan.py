@@ -53,7 +53,7 @@ def plan_run(draft: Draft[TrainConfig], facts: Facts) -> None:
     two_stages = draft.config.method != "supervised"
     if not two_stages:
         _check_one_stage(draft)
-    if facts.classes and not facts.has_val and not draft.config.data.folds:
+    if facts.classes and not facts.own_val and not draft.config.data.folds:
         draft.plan("val", *_val(facts))
         if draft.layer("val") == "plan" and draft.config.val == "none" and _has_time_for_twin(draft.config, facts):
             draft.plan("calibrate", "on", "no images are held out: a short twin run calibrates the probabilities")

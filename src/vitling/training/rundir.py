@@ -39,29 +39,10 @@ from vitling.training.trackers import Trackers
 from vitling.version import __version__
 
 OWN_NAMES = (  # all that --overwrite may delete
-    "config.json",
-    "environment.json",
-    "metrics.jsonl",
-    "result.json",
-    "evaluation.json",
-    "bad-files.json",
-    "test-openings.jsonl",
-    "log.txt",
-    "report.html",
-    "answers.npz",
-    "mistakes.csv",
-    "calibration.safetensors",
-    "calibration",
-    "doctor",
-    "pictures",
-    "evaluated.json",
-    "pretrain",
-    "large",
-    "baselines",
-    "checkpoints",
-    "model",
-    "best",
-    "tensorboard",
+    *("config.json", "environment.json", "metrics.jsonl", "result.json", "evaluation.json", "evaluated.json"),
+    *("bad-files.json", "test-openings.jsonl", "log.txt", "report.html", "answers.npz", "mistakes.csv"),
+    *("calibration.safetensors", "calibration", "doctor", "pictures", "pretrain", "large", "baselines"),
+    *("checkpoints", "model", "best", "tensorboard"),
 )
 FOLDERS = ("checkpoints", "model", "best")
 BAD_FILES_SHOWN = 10

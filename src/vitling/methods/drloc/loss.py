@@ -164,16 +164,9 @@ def make_drloc_term(backbone: Backbone, config: DRLocConfig, seed: int = 0) -> D
     dim = _block_dims(backbone) if config.variant == "all" else backbone.dim
     with torch.random.fork_rng(devices=[]):  # later initialisations stay as they are without DRLoc
         torch.default_generator.manual_seed(make_key("drloc", seed) % 2**63)
-        settings = (
-            config.variant,
-            config.pairs,
-            config.hidden,
-            config.grid,
-            config.target,
-            config.pooling,
-            config.init,
+        drloc = DRLoc(
+            dim, config.variant, config.pairs, config.hidden, config.grid, config.target, config.pooling, config.init
         )
-        drloc = DRLoc(dim, *settings)
     return DRLocTerm(drloc, seed, config.norm)
 
 
