@@ -79,7 +79,7 @@ def test_supcon_against_a_literal_version(tau):
 
 
 @pytest.mark.parametrize("images", [1, 2, 7])
-def test_alike_embeddings_cost_what_guessing_costs(images):
+def test_equal_embeddings_cost_the_uniform_loss(images):
     z = F.normalize(torch.ones(2 * images, 4), dim=1)
     for loss in (simclr_loss(z), supcon_loss(z, torch.arange(images) % 2)):
         assert torch.allclose(loss, torch.tensor(math.log(2 * images - 1)), atol=1e-5)
@@ -92,7 +92,7 @@ def test_views_that_agree_and_images_at_right_angles():
     assert torch.allclose(simclr_loss(z), torch.tensor(expected), atol=1e-6)
 
 
-def test_one_image_has_nothing_to_be_told_from():
+def test_a_single_image_costs_nothing():
     z = views(1).requires_grad_()
     loss = simclr_loss(z)
     loss.sum().backward()
@@ -107,7 +107,7 @@ def test_the_order_of_images_does_not_matter():
     assert torch.allclose(supcon_loss(z)[both], supcon_loss(z[both], LABELS[order]), atol=1e-5)
 
 
-def test_nor_does_the_order_of_views():
+def test_the_order_of_views_does_not_matter():
     z = views()
     swapped = torch.cat([z[6:], z[:6]])
     assert torch.allclose(simclr_loss(z).mean(), simclr_loss(swapped).mean())
@@ -190,7 +190,7 @@ def test_a_whole_pass_under_autocast_is_close_to_float32():
 
 
 @pytest.mark.parametrize("kind", ["simclr", "supcon"])
-def test_steps_can_be_recorded(kind):
+def test_steps_can_be_captured(kind):
     model = made(kind)
     assert model.capturable
     assert model.compares_images
@@ -198,7 +198,7 @@ def test_steps_can_be_recorded(kind):
     assert not model.capturable
 
 
-def test_what_guessing_costs_is_the_mean_over_an_epochs_batches():
+def test_the_uniform_loss_is_the_mean_over_an_epochs_batches():
     model = SimCLR(tiny_backbone(), simclr(16), batches=(8, 8, 2))
     assert model.uniform_loss()["contrast"] == pytest.approx((2 * math.log(15) + math.log(3)) / 3)
     assert made().uniform_loss() == {}

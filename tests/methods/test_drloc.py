@@ -129,7 +129,7 @@ def test_eq_7_sums_over_blocks_and_pools_none():
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
-def test_eq_8_takes_every_token_once(size):
+def test_eq_8_pairs_every_token_once(size):
     drloc, grid = make("exhaustive"), random_grid(size)
     tokens = size[0] * size[1]
     assert drloc.draw(NAMES, size).first.tolist() == [list(range(tokens))] * 3
@@ -169,7 +169,7 @@ def constant(drloc: DRLoc, value: float) -> DRLoc:
     ],
     ids=str,
 )
-def test_constant_predictions_cost_what_they_must(value, settings, expected):
+def test_the_cost_of_constant_predictions(value, settings, expected):
     side = settings.get("grid", 7)
     drloc = constant(make(**{"pairs": 256, **settings}), value)
     assert drloc(torch.zeros(256, 6, side, side)).item() == pytest.approx(expected, rel=0.01)
@@ -375,7 +375,7 @@ def test_weight_zero_leaves_weights_masks_and_gradients_bit_identical(variant):
     assert all(torch.equal(a, b) for a, b in zip(gradients(plain), gradients(zero), strict=True))
 
 
-def test_dropped_paths_are_those_without_it():
+def test_drloc_leaves_dropped_paths_alone():
     """With a weight, too, the classification term of the step is the one without DRLoc."""
     assert torch.equal(step_of(supervised(0.5))["classification"], step_of(supervised(0.5, "l1"))["classification"])
 
@@ -413,7 +413,7 @@ def test_it_joins_objectives_without_labels(variant):
     torch.testing.assert_close(objective.total(terms, None), terms["agreement"] + 0.5 * terms["drloc"])
 
 
-def test_silent_in_evaluation():
+def test_there_is_no_term_in_evaluation():
     objective = supervised(variant="all").eval()
     objective.auxiliaries["drloc"].drloc.forward = None  # a call would fail
     pixels = torch.zeros(2, 3, 16, 16)
@@ -433,7 +433,7 @@ def test_the_mlp_runs_in_half_precision_and_the_loss_does_not():
     torch.testing.assert_close(low, drloc(grid, NAMES), rtol=0.02, atol=0)
 
 
-def test_it_is_learnt():
+def test_the_loss_falls_in_training():
     """Below 0.1875, the cost of the best constant answer on a grid of 4 x 4."""
     objective = supervised(variant="l1")
     optimiser = torch.optim.AdamW(objective.parameters(), lr=3e-3)

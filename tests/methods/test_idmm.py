@@ -91,7 +91,7 @@ PARTS = [
 
 
 @pytest.mark.parametrize("settings", PARTS, ids=str)
-def test_the_loss_is_the_literal_one(settings):
+def test_the_loss_matches_a_literal_version(settings):
     objective, config, ids = make(**settings), IDMMConfig(**settings), torch.tensor([5, 0, 3])
     views = draw(objective, ids)
     terms = objective(views, Batch(ids, None), START)
@@ -103,7 +103,7 @@ def test_the_loss_is_the_literal_one(settings):
 
 @pytest.mark.parametrize("form", ["all", "others"])
 @pytest.mark.parametrize("ids", [[0, 1, 0, 1, 1], [1, 1, 1, 1]], ids=str)
-def test_fewer_images_than_the_batch_has(form, ids):
+def test_fewer_images_than_the_batch(form, ids):
     """Partners are often another crop of the same image."""
     objective, ids = make(images=2, smoothing_form=form), torch.tensor(ids)
     views = draw(objective, ids)
@@ -114,7 +114,7 @@ def test_fewer_images_than_the_batch_has(form, ids):
 
 
 @pytest.mark.parametrize("classifier", ["full", "sampled"])
-def test_one_image_has_nothing_to_be_told_from(classifier):
+def test_a_single_image_costs_nothing(classifier):
     objective, ids = make(images=1, classifier=classifier), torch.tensor([0])
     terms = objective(draw(objective, ids), Batch(ids, None), START)
     objective.total(terms, START).backward()
@@ -139,14 +139,14 @@ def test_gradients_reach_everything(settings):
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in objective.parameters())
 
 
-def test_it_has_nothing_to_remember():
+def test_it_has_no_state_besides_its_weights():
     """A resume needs no more than the weights."""
     objective = make()
     assert not list(objective.buffers())
     assert {name.split(".")[0] for name in objective.state_dict()} == {"backbone", "classifier"}
 
 
-def test_it_is_learnt():
+def test_the_loss_falls_in_training():
     objective, ids = make(), torch.arange(7)
     views = draw(make(cutmix=False), ids)
     optimiser = torch.optim.AdamW(objective.parameters(), lr=3e-3)
@@ -289,7 +289,7 @@ def test_drloc_leaves_the_other_terms_alone():
     ],
     ids=str,
 )
-def test_settings_that_cannot_be(settings, said):
+def test_wrong_settings_are_refused(settings, said):
     with pytest.raises(UserError, match=said):
         make(**settings)
 

@@ -12,10 +12,9 @@ import torch
 from tests.conftest import make_folder
 from tests.methods.helpers import make
 from tests.tiny import Stop, StopAfter
-from tests.training.helpers import lines
+from tests.training.helpers import lines, open_store
 from tests.training.momentum_run import settings
-from vitling import data
-from vitling.data.store import Store, build_store
+from vitling.data.store import Store
 from vitling.errors import UserError
 from vitling.objectives.progress import Progress
 from vitling.training import RunDirectory, fit
@@ -27,7 +26,7 @@ PER_EPOCH = 5  # 33 images in batches of 8
 @pytest.fixture(scope="module")
 def store(tmp_path_factory) -> Store:
     folder = make_folder(tmp_path_factory.mktemp("images"), classes=3, each=11)
-    return build_store(data.open(str(folder), val="none").train, 16)
+    return open_store(folder)
 
 
 @pytest.fixture(scope="module", params=["dino", "esvit"])

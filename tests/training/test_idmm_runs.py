@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from tests.conftest import make_folder
 from tests.tiny import relative_distance
-from tests.training.helpers import latest, lines, run_two_processes
+from tests.training.helpers import ALONE, latest, lines, open_store, run_two_processes
 from tests.training.idmm_run import KINDS, objective, train
-from vitling import data
-from vitling.data.store import build_store
-from vitling.training import Processes
 
 pytestmark = pytest.mark.slow
-ALONE = Processes(0, 1, torch.device("cpu"))
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +23,7 @@ def two(tmp_path_factory):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_two_resumed_processes_equal_one_uninterrupted(two, tmp_path, kind):
-    store = build_store(data.open(str(two / "images"), val="none").train, 16)
+    store = open_store(two / "images")
     train(kind, store, tmp_path / "run", ALONE)
     one, other = (latest(folder) for folder in (tmp_path / "run", two / "two" / kind))
     start = objective(kind, 33).state_dict()

@@ -11,8 +11,20 @@ import pytest
 import torch
 
 from tests.conftest import make_image
-from tests.tiny import relative_distance, tiny_backbone
-from tests.training.helpers import QUIET, Score, close, config, equal, lines, objective, train, weights
+from tests.tiny import Stop, relative_distance, tiny_backbone
+from tests.training.helpers import (
+    ALONE,
+    QUIET,
+    Score,
+    close,
+    config,
+    equal,
+    lines,
+    objective,
+    open_store,
+    train,
+    weights,
+)
 from vitling import data
 from vitling.backbones import create
 from vitling.data.store import build_store
@@ -26,11 +38,6 @@ from vitling.training.schedules import warmup_cosine
 from vitling.training.signals import catch_signals
 from vitling.training.trainer import Trainer
 from vitling.views import ViewsConfig
-
-
-@pytest.fixture
-def store(folder):
-    return build_store(data.open(str(folder), val="none").train, 16)
 
 
 def test_it_learns(store, tmp_path):
@@ -50,24 +57,15 @@ def test_the_same_seed_gives_the_same_weights_and_another_one_does_not(store, tm
     assert not equal(one, other)
 
 
-@pytest.mark.parametrize(("stop_after", "name"), [(1, "adamw"), (2, "adamw"), (3, "adamw"), (2, "sgd"), (2, "muon")])
-def test_a_resumed_run_is_bit_identical(store, tmp_path, stop_after, name):
+@pytest.mark.parametrize(("last", "name"), [(1, "adamw"), (2, "adamw"), (3, "adamw"), (2, "sgd"), (2, "muon")])
+def test_a_resumed_run_is_bit_identical(store, tmp_path, last, name):
     """Stochastic depth, averaged weights and a best epoch all have state to restore."""
     settings = config(optim=OptimConfig(name=name, lr=2e-3, ema=0.9), best="score")
     scores = (0.1, 0.9, 0.3, 0.2)
     whole, expected = train(store, tmp_path / "whole", settings, [Score(*scores)], objective(0.3))
 
-    class Stop(Exception):
-        pass
-
-    class StopsAt(Score):
-        def __call__(self, moment):
-            if moment.epoch == stop_after + 1:
-                raise Stop
-            return super().__call__(moment)
-
     with pytest.raises(Stop):
-        train(store, tmp_path / "run", settings, [StopsAt(*scores)], objective(0.3))
+        train(store, tmp_path / "run", settings, [Score(*scores, last=last)], objective(0.3))
     resumed, outcome = train(store, tmp_path / "run", settings, [Score(*scores)], objective(0.3))
     assert equal(weights(whole), weights(resumed))
     assert (outcome.best.epoch, outcome.best.value) == (2, 0.9)
@@ -171,7 +169,7 @@ def test_the_time_of_earlier_starts_counts(store, tmp_path):
 def test_a_resume_on_other_images_is_refused(store, folder, tmp_path):
     train(store, tmp_path / "run", config(epochs=2))
     make_image(0, 77).save(folder / "class-0" / "image-00.png")
-    other = build_store(data.open(str(folder), val="none").train, 16)
+    other = open_store(folder)
     with pytest.raises(UserError, match="differ from those this run was started with"):
         train(other, tmp_path / "run")
 
@@ -271,14 +269,14 @@ def test_out_of_memory_splits_batches_and_warns(store, tmp_path, capsys, problem
     assert "--optim.accumulate 4" in log
 
 
-def test_memory_for_not_even_one_image_ends_the_run(store, tmp_path):
+def test_out_of_memory_with_a_single_image_ends_the_run(store, tmp_path):
     with pytest.raises(RunAborted, match="smaller --batch") as caught:
         train(store, tmp_path / "run", model=thirsty(room=0))
     assert str(caught.value).count("smaller --batch") == 1
     assert "accumulate" not in str(caught.value)  # each pass has one image already
 
 
-def test_memory_that_ends_in_an_update_ends_the_run(store, tmp_path, monkeypatch):
+def test_out_of_memory_in_an_update_ends_the_run(store, tmp_path, monkeypatch):
     """Some weights may have changed, so the step cannot be repeated; the last checkpoint stays."""
 
     def fail(self, *arguments):
@@ -333,7 +331,7 @@ def test_a_loss_that_is_not_finite_stops_and_names_step_and_term(store, tmp_path
     assert all(v.isfinite().all() for v in saved.values())
 
 
-def test_the_learning_rate_is_not_blamed_for_the_first_loss(store, tmp_path):
+def test_the_advice_on_a_first_loss_that_is_not_finite(store, tmp_path):
     model = Breaks(tiny_backbone(), ViewsConfig().plan(16), classes=3)
     model.first_bad = 0
     with pytest.raises(RunAborted, match=r"Step 0 .* learning rate is not the cause. Check the images"):
@@ -474,7 +472,7 @@ def test_part_of_an_epoch_has_fewer_batches(store, part, batches):
 @pytest.mark.parametrize(("batch", "images"), [(8, 32), (7, 28)])
 def test_a_run_with_even_batches_repeats_or_leaves_out_other_images_each_epoch(store, tmp_path, batch, images):
     settings = config(epochs=3, batch=batch, loop=replace(QUIET, even="on"))
-    feed = Feed(store, objective().plan, settings, Processes(0, 1, torch.device("cpu")))
+    feed = Feed(store, objective().plan, settings, ALONE)
     batches = [[loaded.key.ids for loaded in feed.batches(epoch, 0)] for epoch in range(40)]
     seen = [np.concatenate(ids) for ids in batches]
     assert {len(ids) for ids in seen} == {images}
@@ -516,7 +514,7 @@ def test_streamed_and_host_pixels_train_equally(folder, tmp_path, sampler):
     assert equal(host, stream)
 
 
-def test_one_rank_of_two_reads_its_half(store, tmp_path):
+def test_other_ranks_write_nothing(store, tmp_path):
     """Rank 1 writes nothing."""
     run = RunDirectory(tmp_path / "run", writes=False)
     run.start({}, ())
