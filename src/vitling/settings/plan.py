@@ -197,11 +197,10 @@ def _is_listed_plain_vit(backbone: str) -> bool:
 
 
 def _scale_learning_rates(draft: Draft[TrainConfig], facts: Facts) -> None:
-    """Set learning rates for this batch and network, where they differ from the preset's.
+    """Scale the presets' learning rates, which are for their own batch and network, to those of the run.
 
-    A batch is never larger than the number of images.
-    A preset's rate is for its own batch (IDMM: 256 images). A single stage has the rate of the second one, except with
-    SGD, for which no rate is published.
+    A batch has no more images than there are. A single stage has the rate of the second one, except with SGD, for which
+    no rate is published.
     """
     config = draft.config
     one_stage = config.method == "supervised"

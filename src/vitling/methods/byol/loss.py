@@ -48,18 +48,18 @@ class BYOL(Objective):
         super().__init__(backbone, plan)
         self.config = config or BYOLConfig()
         check_ranges(self.config)
-        self.projector, self.predictor = self._make_heads(backbone.dim)
+        self.projector, self.predictor = self._make_heads()
         self.region_projector, self.region_predictor = None, None
         if self.config.regions != "none":
-            self.region_projector, self.region_predictor = self._make_heads(backbone.dim)
+            self.region_projector, self.region_predictor = self._make_heads()
             self.weights["region"] = self.config.region_weight
         self.copy = MomentumCopy(backbone, self.projector, self.region_projector)
         self.centre = Centre(self.config.dim, CENTRE) if self.config.regions == "softmax" else None
 
-    def _make_heads(self, features: int) -> tuple[nn.Module, nn.Module]:
+    def _make_heads(self) -> tuple[nn.Module, nn.Module]:
         hidden, dim = self.config.hidden, self.config.dim
         projector, predictor = (
-            make_normed_mlp(width, hidden, dim, last_norm=False, biases=True) for width in (features, dim)
+            make_normed_mlp(width, hidden, dim, last_norm=False, biases=True) for width in (self.backbone.dim, dim)
         )
         return projector, predictor
 
