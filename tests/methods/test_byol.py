@@ -37,20 +37,20 @@ def test_equal_directions_cost_nothing_and_opposite_ones_four():
 
 @torch.no_grad()
 def literal_regions(objective: BYOL, views, measure) -> float:
-    """Both directions, region by region."""
+    """Compute both directions, region by region."""
     mine, theirs = (
         [network(v.pixels).grid.flatten(2).transpose(1, 2) for v in views]
         for network in (objective.backbone, objective.copy.backbone)
     )
-    said = [objective.region_predictor(objective.region_projector(z.flatten(0, 1))).view(5, -1, 8) for z in mine]
-    right = [objective.copy.regions(z.flatten(0, 1)).view(5, -1, 8) for z in theirs]
+    predicted = [objective.region_predictor(objective.region_projector(z.flatten(0, 1))).view(5, -1, 8) for z in mine]
+    targets = [objective.copy.regions(z.flatten(0, 1)).view(5, -1, 8) for z in theirs]
     total = 0.0
     for s, t in ((0, 1), (1, 0)):
         for i in range(5):
             for r, z in enumerate(mine[s][i]):
                 cosines = [float(F.cosine_similarity(z, other, dim=0)) for other in theirs[t][i]]
                 best = max(range(len(cosines)), key=cosines.__getitem__)
-                a, b = said[s][i, r], right[t][i, best]
+                a, b = predicted[s][i, r], targets[t][i, best]
                 total += float(measure(a / a.norm(), b / b.norm())) / (5 * len(mine[s][i]))
     return total
 

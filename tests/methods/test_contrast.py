@@ -24,7 +24,7 @@ LABELS = torch.tensor([0, 1, 0, 2, 0, 1])
 
 
 def views(images: int = 6, dim: int = 5, seed: int = 0) -> torch.Tensor:
-    """First views of all images, then second ones, of unit length."""
+    """Draw unit vectors: the first views of all images, then the second ones."""
     random = torch.Generator().manual_seed(seed)
     return F.normalize(torch.randn(2 * images, dim, generator=random), dim=1)
 
@@ -43,7 +43,7 @@ def cosine(a, b) -> float:
 
 
 def literal_nt_xent(z: torch.Tensor, tau: float) -> list[float]:
-    """SimCLR's Eq. 1."""
+    """Compute SimCLR's Eq. 1."""
     count = len(z)
     losses = []
     for i in range(count):
@@ -54,7 +54,7 @@ def literal_nt_xent(z: torch.Tensor, tau: float) -> list[float]:
 
 
 def literal_sup_out(z: torch.Tensor, classes: list[int], tau: float) -> list[float]:
-    """SupCon's Eq. 2: A(i) are all others, P(i) those of the same class."""
+    """Compute SupCon's Eq. 2: A(i) are all others, P(i) those of the same class."""
     losses = []
     for i in range(len(z)):
         others = [a for a in range(len(z)) if a != i]
@@ -173,7 +173,7 @@ def test_in_low_precision_similarities_are_float32():
     angle = math.acos(1 - 1e-4)
     z = torch.tensor([[1.0, 0.0], [math.cos(angle), math.sin(angle)]]).repeat(2, 1)
     model.features = lambda pixels: type("Features", (), {"pooled": z})
-    model.auxiliary_terms = lambda *given: {}
+    model.auxiliary_terms = lambda *arguments: {}
     with torch.autocast("cpu", dtype=torch.bfloat16):
         term = model(pixels(2), batch([0, 1]), None)["contrast"]
     assert term.dtype == torch.float32

@@ -25,7 +25,7 @@ def make_apart(**settings) -> DenseCL:
 
 @torch.no_grad()
 def literal(objective: DenseCL, views, ids) -> float:
-    """Its Eq. 2, image by image and region by region, with the matches of its Eq. 3."""
+    """Compute its Eq. 2, image by image and region by region, with the matches of its Eq. 3."""
     n, t, total = len(ids), objective.config.temperature, 0.0
     pixels = views[0].pixels
     for i in range(n):
@@ -36,8 +36,8 @@ def literal(objective: DenseCL, views, ids) -> float:
             r, positive = objective.dense_head(region), objective.copy.regions(other[best])
             r, positive = r / r.norm(), positive / positive.norm()
             right, wrong = math.exp(float(r @ positive) / t), 0.0
-            for key, of in zip(objective.dense_queue.keys, objective.dense_queue.ids):
-                if not (objective.config.mask_own and of == ids[i]):
+            for key, image in zip(objective.dense_queue.keys, objective.dense_queue.ids):
+                if not (objective.config.mask_own and image == ids[i]):
                     wrong += math.exp(float(r @ key) / t)
             total -= math.log(right / (right + wrong)) / len(f)
     return total / n

@@ -33,7 +33,7 @@ def make(**settings) -> DINO:
 
 @torch.no_grad()
 def literal(objective: DINO, views, centre, teacher_temperature: float) -> float:
-    """DINO's Eq. 3: over the teacher's global views, over all other views of the student, image by image."""
+    """Compute DINO's Eq. 3: over the teacher's global views, over all other views of the student, image by image."""
     crops = [part for view in views for part in view.pixels.split(len(views[0].pixels))]
     images, total, pairs = len(crops[0]), 0.0, 0
     for t, wide in enumerate(crops[: objective.config.global_crops]):
@@ -42,10 +42,10 @@ def literal(objective: DINO, views, centre, teacher_temperature: float) -> float
                 continue
             pairs += 1
             for i in range(images):
-                taught = objective.teacher.head(objective.teacher.backbone(wide[i : i + 1]).pooled)[0]
-                said = objective.head(objective.backbone(other[i : i + 1]).pooled)[0]
-                p = ((taught - centre) / teacher_temperature).exp()
-                q = (said / objective.config.temperature).exp()
+                teacher = objective.teacher.head(objective.teacher.backbone(wide[i : i + 1]).pooled)[0]
+                student = objective.head(objective.backbone(other[i : i + 1]).pooled)[0]
+                p = ((teacher - centre) / teacher_temperature).exp()
+                q = (student / objective.config.temperature).exp()
                 total -= float((p / p.sum() * (q / q.sum()).log()).sum()) / images
     return total / pairs
 
@@ -138,9 +138,9 @@ def test_a_step_moves_the_centre_after_its_loss():
     with torch.no_grad():
         views = noise(objective, 4, 1)
         pixels = torch.cat([view.pixels for view in views[:2]])
-        taught = objective.teacher.head(objective.teacher.features(pixels).pooled)
+        teacher = objective.teacher.head(objective.teacher.features(pixels).pooled)
     step(objective, torch.optim.SGD(objective.param_groups(0.0), lr=0.1), 1)
-    torch.testing.assert_close(objective.centre.mean, 0.1 * taught.mean(0))
+    torch.testing.assert_close(objective.centre.mean, 0.1 * teacher.mean(0))
 
 
 def test_without_centring_the_centre_stays_zero():
@@ -154,7 +154,7 @@ def test_health_reveals_constant_targets():
     assert centre.health() == 1
 
     def answer(logits: torch.Tensor) -> None:
-        """A step of two passes."""
+        """Take a step of two passes."""
         centre.begin()
         for some in logits.repeat(2, 1).chunk(2):
             centre.add(some)
@@ -212,7 +212,7 @@ def test_crops_of_the_recipe():
 def test_the_teacher_sees_global_views_only():
     objective, shapes = make(), []
     for network in objective.networks():
-        network.register_forward_pre_hook(lambda module, given: shapes.append((module, *given[0].shape[::3])))
+        network.register_forward_pre_hook(lambda module, inputs: shapes.append((module, *inputs[0].shape[::3])))
     objective(noise(objective, 4), batch_of(4), START)
     assert shapes == [(objective.teacher.backbone, 8, 16), (objective.backbone, 8, 16), (objective.backbone, 12, 8)]
 

@@ -39,21 +39,21 @@ def make(**settings) -> EsViT:
 
 
 def outputs(network, head, region_head, crop, stride=1):
-    """p [n, K], pz [n, T, K] and z [n, T, P] of lines 5 to 8, before the softmax; of the regions every `stride`-th."""
+    """Return p [n, K], pz [n, T, K] and z [n, T, P] (lines 5 to 8) before the softmax, for every `stride`-th region."""
     features = network(crop)
     z = features.grid[:, :, ::stride, ::stride].flatten(2).permute(0, 2, 1)
     return head(features.pooled), region_head(z), z
 
 
 def hv(s, t, objective):
-    """Lines 20 to 24."""
+    """Follow lines 20 to 24."""
     s = (s / objective.config.temperature).softmax(-1)
     t = ((t - objective.centre.mean) / objective.teacher_temperature).softmax(-1)
     return -(t * s.log()).sum(-1).mean()
 
 
 def hr(ps, pt, zs, zt, objective):
-    """Lines 25 to 32; line 29 with features of unit length."""
+    """Follow lines 25 to 32; line 29 with features of unit length."""
     ps = (ps / objective.config.temperature).softmax(-1)
     pt = ((pt - objective.region_centre.mean) / objective.teacher_temperature).softmax(-1)
     similarity = torch.matmul(F.normalize(zs, dim=-1), F.normalize(zt, dim=-1).permute(0, 2, 1))
@@ -63,7 +63,7 @@ def hr(ps, pt, zs, zt, objective):
 
 
 def algorithm_1(objective: EsViT, views: list[Views]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Over all pairs of a global view of the teacher and another of the student."""
+    """Average over all pairs of a global view of the teacher and another of the student."""
     crops = [crop for view in views for crop in view.pixels.split(len(views[0].pixels) // views[0].count)]
     teacher, stride = objective.teacher, objective.config.region_stride
     student = [outputs(objective.backbone, objective.head, objective.region_head, crop, stride) for crop in crops]
@@ -98,10 +98,10 @@ def test_it_is_algorithm_1(global_crops, local_crops):
 def test_it_is_algorithm_1_for_sampled_regions():
     """Take every second of 4 x 4 and 2 x 2 regions, down and across; the head runs on no others."""
     objective = make(region_stride=2)
-    views, asked = noise(objective, 3), []
-    objective.region_head.mlp.register_forward_pre_hook(lambda module, given: asked.append(given[0].shape[:-1]))
+    views, shapes = noise(objective, 3), []
+    objective.region_head.mlp.register_forward_pre_hook(lambda module, inputs: shapes.append(inputs[0].shape[:-1]))
     terms = objective(views, batch_of(3), START)
-    assert asked == [(3, 2 * 4 + 3 * 1)]
+    assert shapes == [(3, 2 * 4 + 3 * 1)]
     view, region = algorithm_1(objective, views)
     torch.testing.assert_close(terms["region"], region, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(terms["view"], view, rtol=1e-4, atol=1e-5)
@@ -119,8 +119,8 @@ def test_uniform_outputs_cost_ln_k():
     assert objective.uniform_loss() == {"view": math.log(12), "region": math.log(12)}
 
 
-def moved(views: Views, order: torch.Tensor) -> Views:
-    """Others of their rows, with their places if they have some."""
+def reorder(views: Views, order: torch.Tensor) -> Views:
+    """Reorder the rows, and their boxes if there are any."""
     return Views(views.pixels[order], views.count, boxes=None if views.boxes is None else views.boxes[order])
 
 
@@ -130,8 +130,8 @@ def test_the_order_of_images_and_views_changes_nothing(match):
     views = noise(objective, 4)
     before = objective(views, batch_of(4), START)
     order = torch.tensor([2, 0, 3, 1])
-    shuffled = [moved(v, torch.arange(4 * v.count).view(-1, 4)[:, order].flatten()) for v in views]
-    local = moved(views[2], torch.arange(12).view(3, 4).flip(0).flatten())
+    shuffled = [reorder(v, torch.arange(4 * v.count).view(-1, 4)[:, order].flatten()) for v in views]
+    local = reorder(views[2], torch.arange(12).view(3, 4).flip(0).flatten())
     for other in (shuffled, [views[1], views[0], views[2]], [*views[:2], local]):
         for name, value in objective(other, batch_of(4), START).items():
             torch.testing.assert_close(value, before[name], rtol=1e-5, atol=1e-6)

@@ -46,7 +46,7 @@ def sigreg(z: torch.Tensor, key: int = 3, **settings) -> torch.Tensor:
 
 
 def literal_sigreg(z: torch.Tensor, directions: torch.Tensor) -> torch.Tensor:
-    """Both signs of t, one view, direction and knot at a time."""
+    """Integrate over both signs of t, one view, direction and knot at a time."""
     knots = [-5 + 10 * k / 16 for k in range(17)]
     views, count, _ = z.shape
     total = torch.zeros((), dtype=torch.float64)
@@ -141,8 +141,8 @@ def test_a_normal_sample_costs_little_and_a_collapsed_one_much():
         shifted = normal + 2.0
         line = normal[..., :1].expand_as(normal)
         collapsed = torch.zeros_like(normal) + normal[:, :1]
-        given = {"normal": normal, "shifted": shifted, "line": line, "wide": normal * 3, "collapsed": collapsed}
-        costs[count] = {name: sigreg(z, directions=256).item() for name, z in given.items()}
+        samples = {"normal": normal, "shifted": shifted, "line": line, "wide": normal * 3, "collapsed": collapsed}
+        costs[count] = {name: sigreg(z, directions=256).item() for name, z in samples.items()}
     few, many = costs[64], costs[512]
     for costly in ("shifted", "line", "wide", "collapsed"):
         assert few[costly] > 5 * few["normal"], costly

@@ -31,7 +31,7 @@ def units(*shape: int, seed: int = 0) -> torch.Tensor:
 
 @torch.no_grad()
 def literal_v2(objective: MoCoV2, views, ids, temperature: float, masks: bool) -> float:
-    """MoCo's Eq. 1, image by image and key by key."""
+    """Compute MoCo's Eq. 1, image by image and key by key."""
     n, total = len(ids), 0.0
     pixels = views[0].pixels
     for i in range(n):
@@ -40,8 +40,8 @@ def literal_v2(objective: MoCoV2, views, ids, temperature: float, masks: bool) -
         q, k = q / q.norm(), k / k.norm()
         right = math.exp(float(q @ k) / temperature)
         wrong = 0.0
-        for key, of in zip(objective.queue.keys, objective.queue.ids):
-            if not (masks and of == ids[i]):
+        for key, image in zip(objective.queue.keys, objective.queue.ids):
+            if not (masks and image == ids[i]):
                 wrong += math.exp(float(q @ key) / temperature)
         total -= math.log(right / (right + wrong))
     return total / n
@@ -76,22 +76,22 @@ def test_an_image_alone_in_the_queue_has_no_negatives():
 
 
 def test_v2_takes_queries_from_first_views_and_keys_from_second_ones():
-    objective, shapes = make("moco-v2"), []
+    objective, calls = make("moco-v2"), []
     for network in objective.networks():
-        network.register_forward_pre_hook(lambda module, given: shapes.append((module, given[0])))
+        network.register_forward_pre_hook(lambda module, inputs: calls.append((module, inputs[0])))
     views = noise(objective, 3)
     objective(views, batch_of(3), START)
-    (asked, questions), (answered, answers) = shapes
-    assert (asked, answered) == (objective.backbone, objective.copy.backbone)
-    assert torch.equal(questions, views[0].pixels[:3])
-    assert torch.equal(answers, views[0].pixels[3:])
+    (query_network, queries), (key_network, keys) = calls
+    assert (query_network, key_network) == (objective.backbone, objective.copy.backbone)
+    assert torch.equal(queries, views[0].pixels[:3])
+    assert torch.equal(keys, views[0].pixels[3:])
 
 
 # --- the queue ------------------------------------------------------------------------------------------------------
 
 
 def fill(queue: KeyQueue, *batches: range) -> None:
-    """One step each; a key of image i is i everywhere."""
+    """Add each batch in a step of its own; all numbers of the key of image i are i."""
     for ids in batches:
         queue.begin()
         queue.add(torch.tensor(ids).float()[:, None].expand(-1, 2), torch.tensor(ids))
@@ -158,7 +158,7 @@ def test_steps_fill_the_queue_with_the_keys_of_their_images():
 
 
 def literal_ctr(q, k, temperature: float) -> float:
-    """MoCo v3, Algorithm 1."""
+    """Compute the loss of MoCo v3's Algorithm 1."""
     total = 0.0
     for i in range(len(q)):
         logits = [float(F.cosine_similarity(q[i], k[j], dim=0)) / temperature for j in range(len(k))]

@@ -21,17 +21,17 @@ def supervised(**settings) -> Supervised:
 def test_mixed_smoothed_loss_equals_its_formula():
     objective = supervised(smoothing=0.1)
     labels = torch.tensor([0, 1, 2, 1, 0])
-    ids, partner, share = torch.tensor([4, 1, 2, 3]), torch.tensor([1, 2, 0, 3]), torch.tensor([0.7, 1.0, 0.2, 0.5])
-    terms = objective([Views(PIXELS, 1, partner, share)], Batch(ids, labels), None)
+    ids, partner, lam = torch.tensor([4, 1, 2, 3]), torch.tensor([1, 2, 0, 3]), torch.tensor([0.7, 1.0, 0.2, 0.5])
+    terms = objective([Views(PIXELS, 1, partner, lam)], Batch(ids, labels), None)
     logits = objective.logits(PIXELS)
     expected = 0.0
     for i in range(4):
         log_p = logits[i].log_softmax(0)
         a, b = labels[ids[i]], labels[partner[i]]
-        hard = -share[i] * log_p[a] - (1 - share[i]) * log_p[b]
+        hard = -lam[i] * log_p[a] - (1 - lam[i]) * log_p[b]
         expected += (0.9 * hard - 0.1 / 3 * log_p.sum()) / 4
     assert torch.allclose(terms["classification"], expected)
-    assert torch.allclose(objective.targets(Views(PIXELS, 1, partner, share), Batch(ids, labels)).sum(1), torch.ones(4))
+    assert torch.allclose(objective.targets(Views(PIXELS, 1, partner, lam), Batch(ids, labels)).sum(1), torch.ones(4))
 
 
 @pytest.mark.parametrize("several", [False, True])

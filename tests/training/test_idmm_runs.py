@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory):
-    """The images, and the results of two processes."""
+    """Return a folder with the images, and with the results of two processes."""
     folder = tmp_path_factory.mktemp("idmm")
     make_folder(folder / "images", classes=3, each=11)
     run_two_processes("tests.training.idmm_run", folder / "images", folder / "two")

@@ -239,7 +239,7 @@ SHORTAGES = [
 ]
 
 
-class Thirsty(Supervised):
+class MemoryLimited(Supervised):
     """Objective that runs out of memory above a number of images."""
 
     room = 3
@@ -251,9 +251,9 @@ class Thirsty(Supervised):
         return super().forward(views, batch, progress)
 
 
-def thirsty(room: int, problem: Exception = SHORTAGES[0]) -> Thirsty:
+def make_limited(room: int, problem: Exception = SHORTAGES[0]) -> MemoryLimited:
     torch.manual_seed(0)
-    model = Thirsty(tiny_backbone(), ViewsConfig().plan(16), classes=3)
+    model = MemoryLimited(tiny_backbone(), ViewsConfig().plan(16), classes=3)
     model.room, model.problem = room, problem
     return model
 
@@ -261,7 +261,7 @@ def thirsty(room: int, problem: Exception = SHORTAGES[0]) -> Thirsty:
 @pytest.mark.parametrize("problem", SHORTAGES, ids=lambda problem: type(problem).__name__)
 def test_out_of_memory_splits_batches_and_warns(store, tmp_path, capsys, problem):
     plain, _ = train(store, tmp_path / "plain")
-    model, outcome = train(store, tmp_path / "run", model=thirsty(room=3, problem=problem))
+    model, outcome = train(store, tmp_path / "run", model=make_limited(room=3, problem=problem))
     assert outcome.accumulate == 4
     assert relative_distance(plain.state_dict(), model.state_dict(), objective().state_dict()) < 1e-3
     log = (tmp_path / "run" / "log.txt").read_text()
@@ -271,7 +271,7 @@ def test_out_of_memory_splits_batches_and_warns(store, tmp_path, capsys, problem
 
 def test_out_of_memory_with_a_single_image_ends_the_run(store, tmp_path):
     with pytest.raises(RunAborted, match="smaller --batch") as caught:
-        train(store, tmp_path / "run", model=thirsty(room=0))
+        train(store, tmp_path / "run", model=make_limited(room=0))
     assert str(caught.value).count("smaller --batch") == 1
     assert "accumulate" not in str(caught.value)  # each pass has one image already
 

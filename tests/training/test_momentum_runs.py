@@ -44,7 +44,7 @@ def store(images) -> Store:
 
 @pytest.fixture(scope="module")
 def two(images, tmp_path_factory) -> Path:
-    """The results of two processes."""
+    """Return the folder with the results of two processes."""
     folder = tmp_path_factory.mktemp("two")
     run_two_processes("tests.training.momentum_run", images, folder)
     return folder
@@ -93,7 +93,9 @@ def test_a_resumed_run_is_bit_identical(method, store, tmp_path):
 def test_steps_of_prototypes_are_counted_from_their_first(method, store, tmp_path, monkeypatch):
     """Prototypes are frozen for an epoch; the rest of the head is not."""
     made = []
-    monkeypatch.setattr(trainer, "make_optimiser", lambda *given: made.append(make_optimiser(*given)) or made[0])
+    monkeypatch.setattr(
+        trainer, "make_optimiser", lambda *arguments: made.append(make_optimiser(*arguments)) or made[0]
+    )
     objective, config = make(method, freeze_epochs=1.0), replace(settings(method), epochs=3)
     steps = fit(objective, store, config, run=RunDirectory(tmp_path)).steps
     active = [step for step in range(steps) if objective.newly_active(Progress(step, steps, 3))]
