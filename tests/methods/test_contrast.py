@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from tests.methods.helpers import batch_of, noise
 from tests.tiny import tiny_backbone
 from vitling.errors import UserError
 from vitling.methods.simclr.loss import SimCLR, nt_xent
@@ -16,7 +17,6 @@ from vitling.methods.supcon.loss import SupCon, sup_out
 from vitling.methods.supcon.settings import SupConConfig
 from vitling.objectives import Batch
 from vitling.objectives.gather import GatheredRows
-from vitling.views import Views
 from vitling.views.policies import idmm_pretrain, simclr
 
 TAU = 0.1
@@ -124,11 +124,6 @@ def test_supcon_with_every_label_different_is_simclr():
 # --- the objectives -------------------------------------------------------------------------------------------------
 
 
-def pixels(images: int = 6) -> list[Views]:
-    random = torch.Generator().manual_seed(1)
-    return [Views(torch.randn(2 * images, 3, 16, 16, generator=random), 2)]
-
-
 def made(kind: str = "simclr", labels: torch.Tensor = LABELS, **settings):
     torch.manual_seed(0)
     if kind == "simclr":
@@ -136,15 +131,11 @@ def made(kind: str = "simclr", labels: torch.Tensor = LABELS, **settings):
     return SupCon(tiny_backbone(), simclr(16), labels, SupConConfig(**settings))
 
 
-def batch(ids: list[int] | None = None) -> Batch:
-    return Batch(torch.tensor(ids or list(range(6))), None)
-
-
 @pytest.mark.parametrize("projection", ["none", "mlp"])
 def test_the_loss_is_that_of_the_projected_features(projection):
     model = made(projection=projection, dim=7)
-    (term,) = model(pixels(), batch(), None).values()
-    pooled = model.backbone(pixels()[0].pixels).pooled
+    (term,) = model(noise(model, 6), batch_of(6), None).values()
+    pooled = model.backbone(noise(model, 6)[0].pixels).pooled
     z = pooled
     if projection == "mlp":
         first, last = model.projection[0], model.projection[2]
@@ -155,16 +146,17 @@ def test_the_loss_is_that_of_the_projected_features(projection):
 
 def test_classes_are_found_by_the_images_ids():
     model = made("supcon", torch.tensor([9, 9, 4, 4, 9, 5, 4, 9]))
-    (term,) = model(pixels(), batch([7, 2, 0, 5, 3, 1]), None).values()
-    z = F.normalize(model.projection(model.backbone(pixels()[0].pixels).pooled), dim=1)
+    (term,) = model(noise(model, 6), Batch(torch.tensor([7, 2, 0, 5, 3, 1]), None), None).values()
+    z = F.normalize(model.projection(model.backbone(noise(model, 6)[0].pixels).pooled), dim=1)
     assert torch.allclose(term, supcon_loss(z, torch.tensor([9, 4, 9, 5, 4, 9])).mean(), atol=1e-5)
 
 
 def test_images_without_a_label_are_classes_of_their_own():
     """Also where there is a class of which they could take the number."""
     unlabelled, alone = torch.tensor([0, -1, 0, -1, 6, 7]), torch.tensor([0, 1, 0, 2, 6, 7])
-    one, other = (made("supcon", labels)(pixels(), batch(), None)["contrast"] for labels in (unlabelled, alone))
-    assert torch.allclose(one, other)
+    one, other = (made("supcon", labels) for labels in (unlabelled, alone))
+    views = noise(one, 6)
+    assert torch.allclose(one(views, batch_of(6), None)["contrast"], other(views, batch_of(6), None)["contrast"])
 
 
 def test_in_low_precision_similarities_are_float32():
@@ -175,16 +167,16 @@ def test_in_low_precision_similarities_are_float32():
     model.features = lambda pixels: type("Features", (), {"pooled": z})
     model.auxiliary_terms = lambda *arguments: {}
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        term = model(pixels(2), batch([0, 1]), None)["contrast"]
+        term = model(noise(model, 2), batch_of(2), None)["contrast"]
     assert term.dtype == torch.float32
     assert term < 1e-3
 
 
 def test_a_whole_pass_under_autocast_is_close_to_float32():
     model = made()
-    exact = model(pixels(), batch(), None)["contrast"]
+    exact = model(noise(model, 6), batch_of(6), None)["contrast"]
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        low = model(pixels(), batch(), None)["contrast"]
+        low = model(noise(model, 6), batch_of(6), None)["contrast"]
     assert low.dtype == torch.float32
     assert abs(low - exact) < 0.1
 
@@ -207,7 +199,7 @@ def test_the_uniform_loss_is_the_mean_over_an_epochs_batches():
 @pytest.mark.parametrize("kind", ["simclr", "supcon"])
 def test_every_parameter_has_a_gradient_and_labels_are_no_weights(kind):
     model = made(kind)
-    model(pixels(), batch(), None)["contrast"].backward()
+    model(noise(model, 6), batch_of(6), None)["contrast"].backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
     assert "classes" not in model.state_dict()
 

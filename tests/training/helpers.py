@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
@@ -24,6 +25,7 @@ from vitling.training import CheckpointConfig, FitConfig, LoopConfig, OptimConfi
 from vitling.training.processes import init_processes
 from vitling.views import ViewsConfig
 
+Kind = TypeVar("Kind", bound=Supervised)
 QUIET = LoopConfig(trackers=(), device="cpu")
 ALONE = Processes(0, 1, torch.device("cpu"))
 
@@ -32,9 +34,9 @@ def open_store(images: Path | str, size: int = 16) -> Store:
     return build_store(data.open(str(images), val="none").train, size)
 
 
-def objective(drop_path: float = 0.0) -> Supervised:
+def objective(drop_path: float = 0.0, kind: type[Kind] = Supervised) -> Kind:
     torch.manual_seed(0)
-    return Supervised(tiny_backbone(drop_path=drop_path), ViewsConfig().plan(16), classes=3)
+    return kind(tiny_backbone(drop_path=drop_path), ViewsConfig().plan(16), classes=3)
 
 
 def config(**changes) -> FitConfig:

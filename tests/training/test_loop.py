@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.conftest import make_image
-from tests.tiny import Stop, relative_distance, tiny_backbone
+from tests.tiny import Stop, relative_distance
 from tests.training.helpers import (
     ALONE,
     QUIET,
@@ -63,7 +63,6 @@ def test_a_resumed_run_is_bit_identical(store, tmp_path, last, name):
     settings = config(optim=OptimConfig(name=name, lr=2e-3, ema=0.9), best="score")
     scores = (0.1, 0.9, 0.3, 0.2)
     whole, expected = train(store, tmp_path / "whole", settings, [Score(*scores)], objective(0.3))
-
     with pytest.raises(Stop):
         train(store, tmp_path / "run", settings, [Score(*scores, last=last)], objective(0.3))
     resumed, outcome = train(store, tmp_path / "run", settings, [Score(*scores)], objective(0.3))
@@ -89,10 +88,8 @@ class Signals(Supervised):
 def test_a_signal_within_an_epoch_saves_the_step(store, tmp_path):
     """Steps, metrics and weights equal those of an uninterrupted run."""
     whole, _ = train(store, tmp_path / "whole", model=objective(0.3))
-    torch.manual_seed(0)
-    signalled = Signals(tiny_backbone(drop_path=0.3), ViewsConfig().plan(16), classes=3)
     with pytest.raises(Interrupted) as stop:
-        train(store, tmp_path / "run", model=signalled)
+        train(store, tmp_path / "run", model=objective(0.3, Signals))
     assert stop.value.exit_code == 143
     assert (tmp_path / "run" / "checkpoints" / "step-00000007.pt").exists()
     resumed, _ = train(store, tmp_path / "run", model=objective(0.3))
@@ -252,8 +249,7 @@ class MemoryLimited(Supervised):
 
 
 def make_limited(room: int, problem: Exception = SHORTAGES[0]) -> MemoryLimited:
-    torch.manual_seed(0)
-    model = MemoryLimited(tiny_backbone(), ViewsConfig().plan(16), classes=3)
+    model = objective(kind=MemoryLimited)
     model.room, model.problem = room, problem
     return model
 
@@ -321,10 +317,8 @@ class Breaks(Supervised):
 
 
 def test_a_loss_that_is_not_finite_stops_and_names_step_and_term(store, tmp_path):
-    torch.manual_seed(0)
-    model = Breaks(tiny_backbone(), ViewsConfig().plan(16), classes=3)
     with pytest.raises(RunAborted, match=r"Step 9 \(epoch 3\): the term '(loss|extra)' is nan"):
-        train(store, tmp_path / "run", model=model)
+        train(store, tmp_path / "run", model=objective(kind=Breaks))
     last = sorted((tmp_path / "run" / "checkpoints").iterdir())[-1]
     assert last.name == "step-00000008.pt"
     saved = torch.load(last, weights_only=True)["objective"]
@@ -332,7 +326,7 @@ def test_a_loss_that_is_not_finite_stops_and_names_step_and_term(store, tmp_path
 
 
 def test_the_advice_on_a_first_loss_that_is_not_finite(store, tmp_path):
-    model = Breaks(tiny_backbone(), ViewsConfig().plan(16), classes=3)
+    model = objective(kind=Breaks)
     model.first_bad = 0
     with pytest.raises(RunAborted, match=r"Step 0 .* learning rate is not the cause. Check the images"):
         train(store, tmp_path / "run", model=model)

@@ -93,17 +93,17 @@ class RunDirectory:
         there = set(self._list_names())
         if not there or self._is_unused(there):
             return
-        if resume and not self._is_run():
-            raise UserError(f"{self.path} is not a vitling run (it has no config.json) and cannot be resumed.")
-        if not resume and not overwrite and not self._is_run():
+        if not self._is_run():
+            if resume:
+                raise UserError(f"{self.path} is not a vitling run (it has no config.json) and cannot be resumed.")
+            if overwrite:
+                raise UserError(f"{self.path} is not a vitling run; --overwrite deletes nothing else.")
             raise UserError(f"{self.path} is not empty and is not a vitling run. Use a different --out.")
         if not resume and not overwrite:
             raise UserError(
                 f"{self.path} is not empty. Use --resume to continue it, --overwrite to start it again, "
                 "or a different --out."
             )
-        if not resume and not self._is_run():
-            raise UserError(f"{self.path} is not a vitling run; --overwrite deletes nothing else.")
         for name in sorted(there & set(OWN_NAMES)):
             if resume:
                 check_not_link(self.path / name)
