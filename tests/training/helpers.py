@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import torch
 
-from tests.tiny import Stop, StopAfter, tiny_backbone
+from tests.tiny import Stop, StopAfter, relative_distance, tiny_backbone
 from vitling import data
 from vitling.data.store import Store, build_store
 from vitling.methods.supervised.loss import Supervised
@@ -130,6 +130,21 @@ def fit_resumed(
 def latest(folder: Path) -> dict:
     """Load the last checkpoint."""
     return torch.load(sorted((folder / "checkpoints").iterdir())[-1])
+
+
+def check_equal_runs(run: Path, other: Path, start: dict) -> None:
+    """Compare the last checkpoints of two runs relative to their weights at the start, and their losses."""
+    one, two = latest(run), latest(other)
+    assert relative_distance(one["objective"], two["objective"], start) < 1e-3
+    assert relative_distance(one["average"]["shadow"], two["average"]["shadow"], start) < 1e-3
+    assert one["optimiser"]["state"].keys() == two["optimiser"]["state"].keys()
+    for index, moments in one["optimiser"]["state"].items():
+        for name, value in moments.items():
+            found = two["optimiser"]["state"][index][name]
+            assert (found - value).norm() <= 1e-3 * value.norm() + 1e-6, (index, name)
+    for a, b in zip(lines(run), lines(other), strict=True):
+        assert (a["epoch"], a["step"]) == (b["epoch"], b["step"])
+        assert abs(a["loss"] - b["loss"]) < 1e-4
 
 
 @dataclass

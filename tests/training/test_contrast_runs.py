@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from tests.conftest import make_folder
-from tests.tiny import relative_distance
 from tests.training.contrast_run import BATCHES, KINDS, gradients, objective, train
-from tests.training.helpers import ALONE, QUIET, config, latest, lines, open_store, run_two_processes
+from tests.training.helpers import ALONE, QUIET, check_equal_runs, config, lines, open_store, run_two_processes
 from vitling.training import OptimConfig, RunDirectory, fit
 
 
@@ -36,16 +35,7 @@ def test_the_mean_of_two_gradients_is_that_of_one(two, kind, images):
 def test_two_resumed_processes_equal_one_uninterrupted(two, tmp_path, kind):
     store = open_store(two / "images")
     train(kind, store, tmp_path / "run", ALONE)
-    one, other = (latest(folder) for folder in (tmp_path / "run", two / "two" / kind))
-    start = objective(kind, store.labels).state_dict()
-    assert relative_distance(one["objective"], other["objective"], start) < 1e-3
-    assert relative_distance(one["average"]["shadow"], other["average"]["shadow"], start) < 1e-3
-    for index, moments in one["optimiser"]["state"].items():
-        value, found = (state["momentum_buffer"] for state in (moments, other["optimiser"]["state"][index]))
-        assert (found - value).norm() <= 1e-3 * value.norm() + 1e-6, index
-    for a, b in zip(lines(tmp_path / "run"), lines(two / "two" / kind), strict=True):
-        assert (a["epoch"], a["step"]) == (b["epoch"], b["step"])
-        assert abs(a["loss"] - b["loss"]) < 1e-4
+    check_equal_runs(tmp_path / "run", two / "two" / kind, objective(kind, store.labels).state_dict())
 
 
 def test_passes_that_compare_fewer_images_are_warned_about(folder, tmp_path):

@@ -6,7 +6,7 @@ import pytest
 
 from tests.conftest import make_folder
 from tests.tiny import relative_distance
-from tests.training.helpers import ALONE, latest, lines, open_store, run_two_processes
+from tests.training.helpers import ALONE, check_equal_runs, latest, lines, open_store, run_two_processes
 from tests.training.idmm_run import KINDS, objective, train
 
 pytestmark = pytest.mark.slow
@@ -25,18 +25,10 @@ def two(tmp_path_factory):
 def test_two_resumed_processes_equal_one_uninterrupted(two, tmp_path, kind):
     store = open_store(two / "images")
     train(kind, store, tmp_path / "run", ALONE)
-    one, other = (latest(folder) for folder in (tmp_path / "run", two / "two" / kind))
     start = objective(kind, 33).state_dict()
-    assert relative_distance(one["objective"], other["objective"], start) < 1e-3
-    assert relative_distance(one["average"]["shadow"], other["average"]["shadow"], start) < 1e-3
+    check_equal_runs(tmp_path / "run", two / "two" / kind, start)
+    one, other = (latest(folder) for folder in (tmp_path / "run", two / "two" / kind))
     assert one["best"]["epoch"] == other["best"]["epoch"] == 1
     assert relative_distance(one["best"]["weights"], other["best"]["weights"], start) < 1e-3
-    assert one["optimiser"]["state"].keys() == other["optimiser"]["state"].keys()
-    for index, moments in one["optimiser"]["state"].items():
-        for name, value in moments.items():
-            found = other["optimiser"]["state"][index][name]
-            assert (found - value).norm() <= 1e-3 * value.norm() + 1e-6, (index, name)
     for a, b in zip(lines(tmp_path / "run"), lines(two / "two" / kind), strict=True):
-        assert (a["epoch"], a["step"]) == (b["epoch"], b["step"])
-        assert abs(a["loss"] - b["loss"]) < 1e-4
         assert abs(a["grad_norm"] - b["grad_norm"]) < 1e-3 * a["grad_norm"]

@@ -82,7 +82,7 @@ def _fill_coco(draft: Draft[Any], facts: Facts) -> None:
     optim = OptimConfig(
         lr=1e-4, weight_decay=0.05, schedule="steps", drops=fractions, warmup_epochs=min(warmup, epochs / 10), clip=0.0
     )
-    draft.set_group("optim", optim, "method", reason)
+    draft.set_group("optim", optim, reason)
 
 
 def _fill_160k(draft: Draft[Any], facts: Facts) -> None:
@@ -96,7 +96,7 @@ def _fill_160k(draft: Draft[Any], facts: Facts) -> None:
     draft.fill("test_scales", MULTI_SCALE, "method", reason)
     warmup = min(WARMUP_160K / per_epoch, epochs / 10)
     optim = OptimConfig(lr=6e-5, weight_decay=0.01, schedule="linear", min_lr=0.0, warmup_epochs=warmup, clip=0.0)
-    draft.set_group("optim", optim, "method", reason)
+    draft.set_group("optim", optim, reason)
 
 
 def _fill_shared(draft: Draft[Any], epochs: int, reason: str) -> None:

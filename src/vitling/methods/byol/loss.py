@@ -105,9 +105,6 @@ class BYOL(Objective):
             self.centre.move()
         self.copy.follow(cosine_momentum(self.config.momentum, progress))
 
-    def networks(self) -> list[nn.Module]:
-        return [self.backbone, self.copy.backbone]
-
     def uniform_loss(self) -> dict[str, float]:
         """Return 2 ln(dim) for the softmax over regions, ln(dim) per direction; distances have no such value."""
         return {} if self.centre is None else {"region": 2 * math.log(self.config.dim)}

@@ -87,9 +87,6 @@ class MoCoV2(Objective):
             queue.end()
         self.copy.follow(self.config.momentum)
 
-    def networks(self) -> list[nn.Module]:
-        return [self.backbone, self.copy.backbone]
-
     def uniform_loss(self) -> dict[str, float]:
         """Return ln(1 + K) for K keys in the queue."""
         return {"contrast": math.log(1 + self.config.queue)}

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 from timm.models.vision_transformer import VisionTransformer
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitling.backbones.backbone import Backbone
 from vitling.methods.method import TrainingData
@@ -65,9 +65,6 @@ class MoCoV3(Objective):
 
     def after_step(self, progress: Progress) -> None:
         self.copy.follow(cosine_momentum(self.config.momentum, progress))
-
-    def networks(self) -> list[nn.Module]:
-        return [self.backbone, self.copy.backbone]
 
     def uniform_loss(self) -> dict[str, float]:
         """Return twice 2 tau ln n for a batch of n images."""
