@@ -67,9 +67,9 @@ class MoCoV2(Objective):
     ) -> Tensor:
         """Contrast queries and their positive keys with the queue, then add each image's key in `remember` to it.
         Several queries of an image follow each other."""
-        own = (batch.ids[:, None] == queue.ids) if self.config.mask_own else None
-        if own is not None:
-            own = own.repeat_interleave(len(queries) // len(own), dim=0)
+        own = None
+        if self.config.mask_own:
+            own = batch.ids.repeat_interleave(len(queries) // len(batch.ids))[:, None] == queue.ids
         loss = contrast(queries, keys, queue.keys, self.config.temperature, own)
         queue.add(gather_batch(remember, batch).rows, gather_batch(batch.ids, batch).rows)
         return loss
