@@ -8,23 +8,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.methods.drawn import START, batch_of, noise, step
-from tests.tiny import tiny_backbone
-from vitling.errors import UserError
+from tests.methods.helpers import START, batch_of, make, noise, step
 from vitling.methods.byol.loss import BYOL, distance
-from vitling.methods.byol.settings import BYOLConfig
-from vitling.ranges import check_ranges
-from vitling.views.policies import make_plan
 
 
-def make(**settings) -> BYOL:
-    torch.manual_seed(0)
-    return BYOL(tiny_backbone(), make_plan("byol", 16), BYOLConfig(dim=8, hidden=24, **settings))
-
-
-def test_it_is_the_literal_loss():
+def test_the_loss_matches_a_literal_version():
     """Eq. 2 for both views, image by image: 2 - 2 <q, z> / (|q| |z|)."""
-    objective, fresh = make(), make()
+    objective, fresh = make("byol"), make("byol")
     views = noise(objective, 5)
     loss = objective(views, batch_of(5), START)["prediction"]
     with torch.no_grad():
@@ -47,37 +37,37 @@ def test_equal_directions_cost_nothing_and_opposite_ones_four():
 
 @torch.no_grad()
 def literal_regions(objective: BYOL, views, measure) -> float:
-    """Both directions, region by region."""
+    """Compute both directions, region by region."""
     mine, theirs = (
         [network(v.pixels).grid.flatten(2).transpose(1, 2) for v in views]
         for network in (objective.backbone, objective.copy.backbone)
     )
-    said = [objective.region_predictor(objective.region_projector(z.flatten(0, 1))).view(5, -1, 8) for z in mine]
-    right = [objective.copy.regions(z.flatten(0, 1)).view(5, -1, 8) for z in theirs]
+    predicted = [objective.region_predictor(objective.region_projector(z.flatten(0, 1))).view(5, -1, 8) for z in mine]
+    targets = [objective.copy.regions(z.flatten(0, 1)).view(5, -1, 8) for z in theirs]
     total = 0.0
     for s, t in ((0, 1), (1, 0)):
         for i in range(5):
             for r, z in enumerate(mine[s][i]):
                 cosines = [float(F.cosine_similarity(z, other, dim=0)) for other in theirs[t][i]]
                 best = max(range(len(cosines)), key=cosines.__getitem__)
-                a, b = said[s][i, r], right[t][i, best]
+                a, b = predicted[s][i, r], targets[t][i, best]
                 total += float(measure(a / a.norm(), b / b.norm())) / (5 * len(mine[s][i]))
     return total
 
 
-def test_regions_by_distance_are_the_literal_ones():
-    objective, fresh = make(regions="mse"), make(regions="mse")
+def test_regions_by_distance_match_a_literal_version():
+    objective, fresh = make("byol", regions="mse"), make("byol", regions="mse")
     views = noise(objective, 5)
     terms = objective(views, batch_of(5), START)
     expected = literal_regions(fresh, views, lambda a, b: (a - b).square().sum())
     assert terms["region"].item() == pytest.approx(expected, rel=1e-4)
     assert objective.uniform_loss() == {}
-    torch.testing.assert_close(terms["prediction"], make()(views, batch_of(5), START)["prediction"])
+    torch.testing.assert_close(terms["prediction"], make("byol")(views, batch_of(5), START)["prediction"])
     assert objective.total(terms, START).item() == pytest.approx(terms["prediction"].item() + expected, rel=1e-4)
 
 
-def test_regions_by_a_softmax_are_the_literal_ones():
-    objective, fresh = make(regions="softmax"), make(regions="softmax")
+def test_regions_by_a_softmax_match_a_literal_version():
+    objective, fresh = make("byol", regions="softmax"), make("byol", regions="softmax")
     centre = objective.centre.mean.normal_(std=0.1).clone()
     views = noise(objective, 5)
     found = objective(views, batch_of(5), START)["region"]
@@ -91,7 +81,7 @@ def test_regions_by_a_softmax_are_the_literal_ones():
 
 @pytest.mark.parametrize("regions", ["mse", "softmax"])
 def test_regions_are_trained_and_followed(regions):
-    objective = make(regions=regions, region_weight=2.0)
+    objective = make("byol", regions=regions, region_weight=2.0)
     before = [p.clone() for p in objective.copy.regions.parameters()]
     optimiser = torch.optim.SGD(objective.param_groups(0.0), lr=0.5)
     for seed in (1, 2):
@@ -103,13 +93,5 @@ def test_regions_are_trained_and_followed(regions):
         assert objective.centre.mean.any()
 
 
-def test_there_is_no_loss_of_guessing():
-    assert make().uniform_loss() == {}
-
-
-@pytest.mark.parametrize(
-    "settings", [{"dim": 0}, {"hidden": -1}, {"momentum": 2.0}, {"regions": "some"}, {"region_weight": 0.0}], ids=str
-)
-def test_settings_out_of_range(settings):
-    with pytest.raises(UserError, match=f"--{next(iter(settings)).replace('_', '-')} "):
-        check_ranges(BYOLConfig(**settings))
+def test_distances_have_no_uniform_loss():
+    assert make("byol").uniform_loss() == {}

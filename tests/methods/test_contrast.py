@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from tests.methods.helpers import batch_of, noise
 from tests.tiny import tiny_backbone
 from vitling.errors import UserError
 from vitling.methods.simclr.loss import SimCLR, nt_xent
@@ -16,7 +17,6 @@ from vitling.methods.supcon.loss import SupCon, sup_out
 from vitling.methods.supcon.settings import SupConConfig
 from vitling.objectives import Batch
 from vitling.objectives.gather import GatheredRows
-from vitling.views import Views
 from vitling.views.policies import idmm_pretrain, simclr
 
 TAU = 0.1
@@ -24,7 +24,7 @@ LABELS = torch.tensor([0, 1, 0, 2, 0, 1])
 
 
 def views(images: int = 6, dim: int = 5, seed: int = 0) -> torch.Tensor:
-    """First views of all images, then second ones, of unit length."""
+    """Draw unit vectors: the first views of all images, then the second ones."""
     random = torch.Generator().manual_seed(seed)
     return F.normalize(torch.randn(2 * images, dim, generator=random), dim=1)
 
@@ -43,7 +43,7 @@ def cosine(a, b) -> float:
 
 
 def literal_nt_xent(z: torch.Tensor, tau: float) -> list[float]:
-    """SimCLR's Eq. 1."""
+    """Compute SimCLR's Eq. 1."""
     count = len(z)
     losses = []
     for i in range(count):
@@ -54,7 +54,7 @@ def literal_nt_xent(z: torch.Tensor, tau: float) -> list[float]:
 
 
 def literal_sup_out(z: torch.Tensor, classes: list[int], tau: float) -> list[float]:
-    """SupCon's Eq. 2: A(i) are all others, P(i) those of the same class."""
+    """Compute SupCon's Eq. 2: A(i) are all others, P(i) those of the same class."""
     losses = []
     for i in range(len(z)):
         others = [a for a in range(len(z)) if a != i]
@@ -79,7 +79,7 @@ def test_supcon_against_a_literal_version(tau):
 
 
 @pytest.mark.parametrize("images", [1, 2, 7])
-def test_alike_embeddings_cost_what_guessing_costs(images):
+def test_equal_embeddings_cost_the_uniform_loss(images):
     z = F.normalize(torch.ones(2 * images, 4), dim=1)
     for loss in (simclr_loss(z), supcon_loss(z, torch.arange(images) % 2)):
         assert torch.allclose(loss, torch.tensor(math.log(2 * images - 1)), atol=1e-5)
@@ -92,7 +92,7 @@ def test_views_that_agree_and_images_at_right_angles():
     assert torch.allclose(simclr_loss(z), torch.tensor(expected), atol=1e-6)
 
 
-def test_one_image_has_nothing_to_be_told_from():
+def test_a_single_image_costs_nothing():
     z = views(1).requires_grad_()
     loss = simclr_loss(z)
     loss.sum().backward()
@@ -107,7 +107,7 @@ def test_the_order_of_images_does_not_matter():
     assert torch.allclose(supcon_loss(z)[both], supcon_loss(z[both], LABELS[order]), atol=1e-5)
 
 
-def test_nor_does_the_order_of_views():
+def test_the_order_of_views_does_not_matter():
     z = views()
     swapped = torch.cat([z[6:], z[:6]])
     assert torch.allclose(simclr_loss(z).mean(), simclr_loss(swapped).mean())
@@ -124,11 +124,6 @@ def test_supcon_with_every_label_different_is_simclr():
 # --- the objectives -------------------------------------------------------------------------------------------------
 
 
-def pixels(images: int = 6) -> list[Views]:
-    random = torch.Generator().manual_seed(1)
-    return [Views(torch.randn(2 * images, 3, 16, 16, generator=random), 2)]
-
-
 def made(kind: str = "simclr", labels: torch.Tensor = LABELS, **settings):
     torch.manual_seed(0)
     if kind == "simclr":
@@ -136,15 +131,11 @@ def made(kind: str = "simclr", labels: torch.Tensor = LABELS, **settings):
     return SupCon(tiny_backbone(), simclr(16), labels, SupConConfig(**settings))
 
 
-def batch(ids: list[int] | None = None) -> Batch:
-    return Batch(torch.tensor(ids or list(range(6))), None)
-
-
 @pytest.mark.parametrize("projection", ["none", "mlp"])
 def test_the_loss_is_that_of_the_projected_features(projection):
     model = made(projection=projection, dim=7)
-    (term,) = model(pixels(), batch(), None).values()
-    pooled = model.backbone(pixels()[0].pixels).pooled
+    (term,) = model(noise(model, 6), batch_of(6), None).values()
+    pooled = model.backbone(noise(model, 6)[0].pixels).pooled
     z = pooled
     if projection == "mlp":
         first, last = model.projection[0], model.projection[2]
@@ -155,16 +146,17 @@ def test_the_loss_is_that_of_the_projected_features(projection):
 
 def test_classes_are_found_by_the_images_ids():
     model = made("supcon", torch.tensor([9, 9, 4, 4, 9, 5, 4, 9]))
-    (term,) = model(pixels(), batch([7, 2, 0, 5, 3, 1]), None).values()
-    z = F.normalize(model.projection(model.backbone(pixels()[0].pixels).pooled), dim=1)
+    (term,) = model(noise(model, 6), Batch(torch.tensor([7, 2, 0, 5, 3, 1]), None), None).values()
+    z = F.normalize(model.projection(model.backbone(noise(model, 6)[0].pixels).pooled), dim=1)
     assert torch.allclose(term, supcon_loss(z, torch.tensor([9, 4, 9, 5, 4, 9])).mean(), atol=1e-5)
 
 
 def test_images_without_a_label_are_classes_of_their_own():
     """Also where there is a class of which they could take the number."""
     unlabelled, alone = torch.tensor([0, -1, 0, -1, 6, 7]), torch.tensor([0, 1, 0, 2, 6, 7])
-    one, other = (made("supcon", labels)(pixels(), batch(), None)["contrast"] for labels in (unlabelled, alone))
-    assert torch.allclose(one, other)
+    one, other = (made("supcon", labels) for labels in (unlabelled, alone))
+    views = noise(one, 6)
+    assert torch.allclose(one(views, batch_of(6), None)["contrast"], other(views, batch_of(6), None)["contrast"])
 
 
 def test_in_low_precision_similarities_are_float32():
@@ -173,24 +165,24 @@ def test_in_low_precision_similarities_are_float32():
     angle = math.acos(1 - 1e-4)
     z = torch.tensor([[1.0, 0.0], [math.cos(angle), math.sin(angle)]]).repeat(2, 1)
     model.features = lambda pixels: type("Features", (), {"pooled": z})
-    model.auxiliary_terms = lambda *given: {}
+    model.auxiliary_terms = lambda *arguments: {}
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        term = model(pixels(2), batch([0, 1]), None)["contrast"]
+        term = model(noise(model, 2), batch_of(2), None)["contrast"]
     assert term.dtype == torch.float32
     assert term < 1e-3
 
 
 def test_a_whole_pass_under_autocast_is_close_to_float32():
     model = made()
-    exact = model(pixels(), batch(), None)["contrast"]
+    exact = model(noise(model, 6), batch_of(6), None)["contrast"]
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        low = model(pixels(), batch(), None)["contrast"]
+        low = model(noise(model, 6), batch_of(6), None)["contrast"]
     assert low.dtype == torch.float32
     assert abs(low - exact) < 0.1
 
 
 @pytest.mark.parametrize("kind", ["simclr", "supcon"])
-def test_steps_can_be_recorded(kind):
+def test_steps_can_be_captured(kind):
     model = made(kind)
     assert model.capturable
     assert model.compares_images
@@ -198,7 +190,7 @@ def test_steps_can_be_recorded(kind):
     assert not model.capturable
 
 
-def test_what_guessing_costs_is_the_mean_over_an_epochs_batches():
+def test_the_uniform_loss_is_the_mean_over_an_epochs_batches():
     model = SimCLR(tiny_backbone(), simclr(16), batches=(8, 8, 2))
     assert model.uniform_loss()["contrast"] == pytest.approx((2 * math.log(15) + math.log(3)) / 3)
     assert made().uniform_loss() == {}
@@ -207,7 +199,7 @@ def test_what_guessing_costs_is_the_mean_over_an_epochs_batches():
 @pytest.mark.parametrize("kind", ["simclr", "supcon"])
 def test_every_parameter_has_a_gradient_and_labels_are_no_weights(kind):
     model = made(kind)
-    model(pixels(), batch(), None)["contrast"].backward()
+    model(noise(model, 6), batch_of(6), None)["contrast"].backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
     assert "classes" not in model.state_dict()
 

@@ -8,28 +8,24 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.methods.drawn import START, batch_of, noise, step
+from tests.methods.helpers import START, batch_of, make, noise, step
 from tests.tiny import tiny_backbone
-from vitling.errors import UserError
 from vitling.methods.densecl.loss import DenseCL
-from vitling.methods.densecl.settings import DenseCLConfig
 from vitling.methods.moco_v2.loss import MoCoV2
 from vitling.methods.moco_v2.settings import MoCoV2Config
-from vitling.ranges import check_ranges
 from vitling.views.policies import make_plan
 
 
-def make(**settings) -> DenseCL:
-    torch.manual_seed(0)
-    config = DenseCLConfig(**{"dim": 8, "queue": 10, **settings})
-    objective = DenseCL(tiny_backbone(), make_plan("moco-v2", 16), config)
-    torch.nn.init.normal_(objective.copy.regions[2].weight)  # not what it follows
+def make_apart(**settings) -> DenseCL:
+    """Make an objective whose copy differs from the network that it follows."""
+    objective = make("densecl", **settings)
+    torch.nn.init.normal_(objective.copy.regions[2].weight)
     return objective
 
 
 @torch.no_grad()
 def literal(objective: DenseCL, views, ids) -> float:
-    """Its Eq. 2, image by image and region by region, with the matches of its Eq. 3."""
+    """Compute its Eq. 2, image by image and region by region, with the matches of its Eq. 3."""
     n, t, total = len(ids), objective.config.temperature, 0.0
     pixels = views[0].pixels
     for i in range(n):
@@ -40,16 +36,16 @@ def literal(objective: DenseCL, views, ids) -> float:
             r, positive = objective.dense_head(region), objective.copy.regions(other[best])
             r, positive = r / r.norm(), positive / positive.norm()
             right, wrong = math.exp(float(r @ positive) / t), 0.0
-            for key, of in zip(objective.dense_queue.keys, objective.dense_queue.ids):
-                if not (objective.config.mask_own and of == ids[i]):
+            for key, image in zip(objective.dense_queue.keys, objective.dense_queue.ids):
+                if not (objective.config.mask_own and image == ids[i]):
                     wrong += math.exp(float(r @ key) / t)
             total -= math.log(right / (right + wrong)) / len(f)
     return total / n
 
 
 @pytest.mark.parametrize("masks", [False, True])
-def test_it_is_the_literal_loss(masks):
-    objective = make(mask_own=masks)
+def test_the_loss_matches_a_literal_version(masks):
+    objective = make_apart(mask_own=masks)
     objective.dense_queue.ids[:6] = torch.tensor([5, 5, 0, 3, 1, 5])
     batch = batch_of(4, first=2)
     views = noise(objective, 4)
@@ -58,8 +54,8 @@ def test_it_is_the_literal_loss(masks):
     torch.testing.assert_close(objective.total(terms, START), (terms["contrast"] + terms["dense"]) / 2)
 
 
-def test_the_other_half_is_moco_v2():
-    objective = make(dense_weight=0.25)
+def test_the_other_term_is_that_of_moco_v2():
+    objective = make_apart(dense_weight=0.25)
     moco = MoCoV2(tiny_backbone(), make_plan("moco-v2", 16), MoCoV2Config(dim=8, queue=10))
     found = moco.load_state_dict(objective.state_dict(), strict=False)
     assert not found.missing_keys
@@ -70,7 +66,7 @@ def test_the_other_half_is_moco_v2():
 
 
 def test_the_queue_of_regions_has_a_mean_for_each_image():
-    objective = make()
+    objective = make_apart()
     views = noise(objective, 4, 1)
     with torch.no_grad():
         grid = objective.copy.backbone(views[0].pixels[4:]).grid
@@ -80,8 +76,3 @@ def test_the_queue_of_regions_has_a_mean_for_each_image():
     torch.testing.assert_close(objective.dense_queue.keys[:4], F.normalize(keys, dim=1))
     assert objective.health().keys() == {"queue", "dense queue"}
     assert objective.uniform_loss() == {"contrast": math.log(11), "dense": math.log(11)}
-
-
-def test_settings_out_of_range():
-    with pytest.raises(UserError, match=r"--dense-weight 1\.5: must be at least 0 and at most 1"):
-        check_ranges(DenseCLConfig(dense_weight=1.5))

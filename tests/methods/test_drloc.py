@@ -45,7 +45,7 @@ def make(variant="l1", dim=6, **settings) -> DRLoc:
 
 
 def each_pair(drloc: DRLoc, grid: torch.Tensor, block: int = 0):
-    """For each image a list of ((i, j), (p, h), f(e_ij, e_ph)), counted from 1 as in the paper."""
+    """Yield for each image a list of ((i, j), (p, h), f(e_ij, e_ph)), counted from 1 as in the paper."""
     _, _, height, width = grid.shape
     pairs = drloc.draw(NAMES, (height, width), block)
     mlp = drloc.mlps[block]
@@ -59,7 +59,7 @@ def each_pair(drloc: DRLoc, grid: torch.Tensor, block: int = 0):
 
 
 def literal_distance(drloc, grid, block=0, scale=lambda k: k):
-    """Eq. 2 with the targets of Eq. 1, or of Eq. 3 for the signed variant."""
+    """Compute Eq. 2 with the targets of Eq. 1, or of Eq. 3 for the signed variant."""
     _, _, height, width = grid.shape
     total = 0.0
     for pairs in each_pair(drloc, grid, block):
@@ -74,7 +74,7 @@ def literal_distance(drloc, grid, block=0, scale=lambda k: k):
 
 
 def literal_classes(drloc, grid):
-    """Eq. 5 with the classes of Eq. 4."""
+    """Compute Eq. 5 with the classes of Eq. 4."""
     k, total = drloc.grid, 0.0
     for pairs in each_pair(drloc, grid):
         for (i, j), (p, h), out in pairs:
@@ -84,7 +84,7 @@ def literal_classes(drloc, grid):
 
 
 def literal_regression(drloc, grid, alpha=0.001):
-    """Eq. 6."""
+    """Compute Eq. 6."""
     k, total = drloc.grid, 0.0
     for pairs in each_pair(drloc, grid):
         for (i, j), (p, h), out in pairs:
@@ -129,7 +129,7 @@ def test_eq_7_sums_over_blocks_and_pools_none():
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
-def test_eq_8_takes_every_token_once(size):
+def test_eq_8_pairs_every_token_once(size):
     drloc, grid = make("exhaustive"), random_grid(size)
     tokens = size[0] * size[1]
     assert drloc.draw(NAMES, size).first.tolist() == [list(range(tokens))] * 3
@@ -147,7 +147,7 @@ def test_a_long_side_is_pooled_before_the_loss(pooling, window):
 
 
 def constant(drloc: DRLoc, value: float) -> DRLoc:
-    """Always predicts `value`."""
+    """Make it predict `value` always."""
     for mlp in drloc.mlps:
         torch.nn.init.zeros_(mlp.rest[-1].weight)
         torch.nn.init.constant_(mlp.rest[-1].bias, value)
@@ -169,7 +169,7 @@ def constant(drloc: DRLoc, value: float) -> DRLoc:
     ],
     ids=str,
 )
-def test_constant_predictions_cost_what_they_must(value, settings, expected):
+def test_the_cost_of_constant_predictions(value, settings, expected):
     side = settings.get("grid", 7)
     drloc = constant(make(**{"pairs": 256, **settings}), value)
     assert drloc(torch.zeros(256, 6, side, side)).item() == pytest.approx(expected, rel=0.01)
@@ -311,8 +311,8 @@ def test_without_names_two_processes_draw_apart(monkeypatch):
     assert values[0] != values[1]
 
 
-class Heard(DRLocTerm):
-    """Keeps the names that its draws had."""
+class NameRecorder(DRLocTerm):
+    """Term that returns the names of its draws."""
 
     def forward(self, features, batch, progress):
         self.drloc.forward = lambda grids, names: names
@@ -323,7 +323,7 @@ def names_of(ids, step=5, seed=0, views=1):
     images = views * len(ids)
     features = Features(torch.zeros(images, 6), torch.zeros(images, 6, 4, 4))
     key = torch.tensor(make_key("step", step))
-    return Heard(make(), seed)(features, Batch(torch.tensor(ids), None, key=key), Progress(step, 10, 1)).tolist()
+    return NameRecorder(make(), seed)(features, Batch(torch.tensor(ids), None, key=key), Progress(step, 10, 1)).tolist()
 
 
 def test_in_a_run_names_are_of_seed_step_instance_and_view():
@@ -351,7 +351,7 @@ def supervised(drop: float = 0.0, variant: str | None = None, weight: float = 1.
 
 
 def step_of(objective: Supervised, step: int = 0) -> dict[str, torch.Tensor]:
-    """One pass forwards and backwards, dropout seeded as the loop does."""
+    """Run a pass forwards and backwards, with dropout seeded as in the loop."""
     pixels = torch.randn(4, 3, 16, 16, generator=torch.Generator().manual_seed(0))
     torch.manual_seed(5)
     progress = Progress(step, 10, 1)
@@ -375,7 +375,7 @@ def test_weight_zero_leaves_weights_masks_and_gradients_bit_identical(variant):
     assert all(torch.equal(a, b) for a, b in zip(gradients(plain), gradients(zero), strict=True))
 
 
-def test_dropped_paths_are_those_without_it():
+def test_drloc_leaves_dropped_paths_alone():
     """With a weight, too, the classification term of the step is the one without DRLoc."""
     assert torch.equal(step_of(supervised(0.5))["classification"], step_of(supervised(0.5, "l1"))["classification"])
 
@@ -413,7 +413,7 @@ def test_it_joins_objectives_without_labels(variant):
     torch.testing.assert_close(objective.total(terms, None), terms["agreement"] + 0.5 * terms["drloc"])
 
 
-def test_silent_in_evaluation():
+def test_there_is_no_term_in_evaluation():
     objective = supervised(variant="all").eval()
     objective.auxiliaries["drloc"].drloc.forward = None  # a call would fail
     pixels = torch.zeros(2, 3, 16, 16)
@@ -425,7 +425,7 @@ def test_silent_in_evaluation():
 def test_the_mlp_runs_in_half_precision_and_the_loss_does_not():
     drloc, grid = make(), random_grid((7, 7))
     seen = []
-    drloc.mlps[0].register_forward_hook(lambda module, given, out: seen.append(out.dtype))
+    drloc.mlps[0].register_forward_hook(lambda module, inputs, out: seen.append(out.dtype))
     with torch.autocast("cpu", torch.bfloat16):
         low = drloc(grid, NAMES)
     assert seen == [torch.bfloat16]
@@ -433,7 +433,7 @@ def test_the_mlp_runs_in_half_precision_and_the_loss_does_not():
     torch.testing.assert_close(low, drloc(grid, NAMES), rtol=0.02, atol=0)
 
 
-def test_it_is_learnt():
+def test_the_loss_falls_in_training():
     """Below 0.1875, the cost of the best constant answer on a grid of 4 x 4."""
     objective = supervised(variant="l1")
     optimiser = torch.optim.AdamW(objective.parameters(), lr=3e-3)

@@ -9,16 +9,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.methods.drawn import START, batch_of, noise, step
+from tests.methods.helpers import START, batch_of, noise, step
 from tests.tiny import tiny_backbone
 from vitling.backbones import create
-from vitling.errors import UserError
 from vitling.methods.dino.loss import DINO
 from vitling.methods.dino.settings import DINOConfig, dino_plan
 from vitling.methods.esvit.loss import EsViT
 from vitling.methods.esvit.settings import EsViTConfig
 from vitling.objectives.progress import Progress
-from vitling.ranges import check_ranges
 from vitling.views import Views
 
 SMALL = EsViTConfig(local_crops=3, prototypes=12, hidden=24, bottleneck=8, match="argmax")
@@ -41,21 +39,21 @@ def make(**settings) -> EsViT:
 
 
 def outputs(network, head, region_head, crop, stride=1):
-    """p [n, K], pz [n, T, K] and z [n, T, P] of lines 5 to 8, before the softmax; of the regions every `stride`-th."""
+    """Return p [n, K], pz [n, T, K] and z [n, T, P] (lines 5 to 8) before the softmax, for every `stride`-th region."""
     features = network(crop)
     z = features.grid[:, :, ::stride, ::stride].flatten(2).permute(0, 2, 1)
     return head(features.pooled), region_head(z), z
 
 
 def hv(s, t, objective):
-    """Lines 20 to 24."""
+    """Follow lines 20 to 24."""
     s = (s / objective.config.temperature).softmax(-1)
     t = ((t - objective.centre.mean) / objective.teacher_temperature).softmax(-1)
     return -(t * s.log()).sum(-1).mean()
 
 
 def hr(ps, pt, zs, zt, objective):
-    """Lines 25 to 32; line 29 with features of unit length."""
+    """Follow lines 25 to 32; line 29 with features of unit length."""
     ps = (ps / objective.config.temperature).softmax(-1)
     pt = ((pt - objective.region_centre.mean) / objective.teacher_temperature).softmax(-1)
     similarity = torch.matmul(F.normalize(zs, dim=-1), F.normalize(zt, dim=-1).permute(0, 2, 1))
@@ -65,7 +63,7 @@ def hr(ps, pt, zs, zt, objective):
 
 
 def algorithm_1(objective: EsViT, views: list[Views]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Over all pairs of a global view of the teacher and another of the student."""
+    """Average over all pairs of a global view of the teacher and another of the student."""
     crops = [crop for view in views for crop in view.pixels.split(len(views[0].pixels) // views[0].count)]
     teacher, stride = objective.teacher, objective.config.region_stride
     student = [outputs(objective.backbone, objective.head, objective.region_head, crop, stride) for crop in crops]
@@ -100,10 +98,10 @@ def test_it_is_algorithm_1(global_crops, local_crops):
 def test_it_is_algorithm_1_for_sampled_regions():
     """Take every second of 4 x 4 and 2 x 2 regions, down and across; the head runs on no others."""
     objective = make(region_stride=2)
-    views, asked = noise(objective, 3), []
-    objective.region_head.mlp.register_forward_pre_hook(lambda module, given: asked.append(given[0].shape[:-1]))
+    views, shapes = noise(objective, 3), []
+    objective.region_head.mlp.register_forward_pre_hook(lambda module, inputs: shapes.append(inputs[0].shape[:-1]))
     terms = objective(views, batch_of(3), START)
-    assert asked == [(3, 2 * 4 + 3 * 1)]
+    assert shapes == [(3, 2 * 4 + 3 * 1)]
     view, region = algorithm_1(objective, views)
     torch.testing.assert_close(terms["region"], region, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(terms["view"], view, rtol=1e-4, atol=1e-5)
@@ -111,7 +109,7 @@ def test_it_is_algorithm_1_for_sampled_regions():
         torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5)
 
 
-def test_uniform_answers_cost_ln_k():
+def test_uniform_outputs_cost_ln_k():
     objective = make()
     with torch.no_grad():
         for head in (objective.head, objective.region_head):
@@ -121,8 +119,8 @@ def test_uniform_answers_cost_ln_k():
     assert objective.uniform_loss() == {"view": math.log(12), "region": math.log(12)}
 
 
-def moved(views: Views, order: torch.Tensor) -> Views:
-    """Others of their rows, with their places if they have some."""
+def reorder(views: Views, order: torch.Tensor) -> Views:
+    """Reorder the rows, and their boxes if there are any."""
     return Views(views.pixels[order], views.count, boxes=None if views.boxes is None else views.boxes[order])
 
 
@@ -132,8 +130,8 @@ def test_the_order_of_images_and_views_changes_nothing(match):
     views = noise(objective, 4)
     before = objective(views, batch_of(4), START)
     order = torch.tensor([2, 0, 3, 1])
-    shuffled = [moved(v, torch.arange(4 * v.count).view(-1, 4)[:, order].flatten()) for v in views]
-    local = moved(views[2], torch.arange(12).view(3, 4).flip(0).flatten())
+    shuffled = [reorder(v, torch.arange(4 * v.count).view(-1, 4)[:, order].flatten()) for v in views]
+    local = reorder(views[2], torch.arange(12).view(3, 4).flip(0).flatten())
     for other in (shuffled, [views[1], views[0], views[2]], [*views[:2], local]):
         for name, value in objective(other, batch_of(4), START).items():
             torch.testing.assert_close(value, before[name], rtol=1e-5, atol=1e-6)
@@ -167,7 +165,7 @@ def test_multi_stage_networks_and_those_without_a_last_norm(name):
 
 
 @pytest.mark.parametrize("stride", [1, 2])
-def test_each_half_has_its_own_centre_and_all_regions_count(stride):
+def test_each_loss_has_its_own_centre_and_all_regions_count(stride):
     objective = make(centre=0.9, region_stride=stride)
     before = objective.centre.mean.clone(), objective.region_centre.mean.clone()
     views = noise(objective, 4, 1)
@@ -180,7 +178,7 @@ def test_each_half_has_its_own_centre_and_all_regions_count(stride):
     torch.testing.assert_close(objective.region_centre.mean, 0.9 * before[1] + 0.1 * pz.mean((0, 1)))
 
 
-def test_the_health_of_regions_asks_every_place():
+def test_the_health_of_regions_samples_every_place():
     """Images of eight regions each, whose place is their answer, in batches of four."""
     objective = make(bottleneck=12)
     places = torch.eye(12)[:8].expand(4, 8, 12)
@@ -246,7 +244,7 @@ def test_squared_distance_instead_of_the_softmax():
     assert all(p is not objective.region_head.prototypes for p in trained)
 
 
-def test_transport_instead_of_the_nearest():
+def test_transport_changes_the_region_loss_only():
     near, spread = make(), make(match="sinkhorn")
     views = noise(near, 3)
     a, b = (objective(views, batch_of(3), START) for objective in (near, spread))
@@ -254,7 +252,7 @@ def test_transport_instead_of_the_nearest():
     assert a["region"].item() != b["region"].item()
 
 
-def test_regions_rest_until_their_epoch():
+def test_the_region_loss_is_off_until_its_epoch():
     """No gradient, no moments, no decay, no centre; the view loss has the weight of both. Then all of it."""
     objective = make(region_from=5)
     objective.region_centre.mean.zero_()
@@ -279,7 +277,7 @@ def test_regions_rest_until_their_epoch():
     assert objective.region_centre.mean.any()
 
 
-def test_both_last_layers_are_held_still_in_the_first_epoch():
+def test_prototypes_of_both_heads_are_frozen_in_the_first_epoch():
     objective = make()
     optimiser = torch.optim.AdamW(objective.param_groups(0.0), lr=1e-2)
     both = [objective.head.prototypes, objective.region_head.prototypes]
@@ -288,29 +286,3 @@ def test_both_last_layers_are_held_still_in_the_first_epoch():
     assert all(torch.equal(p, q) for p, q in zip(both, start))
     step(objective, optimiser, 1, Progress(10, 100, 10))
     assert not any(torch.equal(p, q) for p, q in zip(both, start))
-
-
-def check(config: EsViTConfig) -> None:
-    check_ranges(config)
-    config.check()
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"match": "nearest"}, "--match nearest: choose from"),
-        ({"region_loss": "l1"}, "--region-loss l1: choose from"),
-        ({"view_weight": -1.0}, "--view-weight -1.0"),
-        ({"region_weight": math.inf}, "--region-weight inf"),
-        ({"view_weight": 0.0, "region_weight": 0.0}, "above 0"),
-        ({"region_stride": 0}, "--region-stride 0: must be at least 1"),
-        ({"region_from": -1}, "--region-from -1"),
-        ({"region_from": 3, "region_weight": 0.0}, "needs both losses"),
-        ({"region_from": 3, "view_weight": 0.0}, "needs both losses"),
-        ({"prototypes": 0}, "--prototypes 0"),
-    ],
-    ids=str,
-)
-def test_wrong_settings_are_refused(settings, message):
-    with pytest.raises(UserError, match=message):
-        check(EsViTConfig(**settings))

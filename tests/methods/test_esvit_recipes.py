@@ -172,7 +172,7 @@ def test_stride_beyond_all_regions_is_refused(folder, tmp_path, capsys):
 
 def test_views_budget_sets_the_epochs(folder, tmp_path, capsys):
     """30 images, two crops of each: 120 views are two epochs."""
-    small = ["--method", "esvit", "--esvit.hidden", "32", "--esvit.local-crops", "0", "--views-budget", "121"]
+    small = [*SMALL, "--views-budget", "121"]
     assert run(["pretrain", str(folder), "--out", str(tmp_path / "pre"), *TINY, *small]) == 0
     config = read(tmp_path / "pre" / "config.json")
     assert (config["epochs"], config["optim"]["final_weight_decay"]) == (2, 0.4)
@@ -184,8 +184,7 @@ def test_views_budget_sets_the_epochs(folder, tmp_path, capsys):
 
 
 def test_run_that_ends_before_its_regions_begin_is_refused(folder, tmp_path, capsys):
-    small = ["--method", "esvit", "--esvit.hidden", "32", "--esvit.prototypes", "64", "--esvit.local-crops", "0"]
-    words = ["pretrain", folder, "--size", "8", "--backbone", "vit_micro_patch4_32", "--batch", "16", *small]
+    words = ["pretrain", folder, "--size", "8", "--backbone", "vit_micro_patch4_32", "--batch", "16", *SMALL]
     words += ["--loop.device", "cpu", "--loop.trackers", "none", "--out", tmp_path / "out", "--esvit.region-from"]
     message = refused(capsys, *words, "2", "--epochs", "2")
     assert "the run has 2 epochs" in message
@@ -229,9 +228,8 @@ def test_continued_run_inherits_batch_store_size_and_heads(folder, tmp_path, cap
 
 def test_regions_are_added_to_an_esvit_run_without_them(folder, tmp_path):
     """As in docs/esvit.md: only the weight and the epochs differ."""
-    words = ["--method", "esvit", "--esvit.hidden", "32", "--esvit.local-crops", "0"]
-    assert pretrain(folder, tmp_path / "views", *words, "--epochs", "1", "--esvit.region-weight", "0") == 0
-    assert pretrain(folder, tmp_path / "both", *words, "--epochs", "2", "--continue-from", str(tmp_path / "views")) == 0
+    assert pretrain(folder, tmp_path / "views", *SMALL, "--epochs", "1", "--esvit.region-weight", "0") == 0
+    assert pretrain(folder, tmp_path / "both", *SMALL, "--epochs", "2", "--continue-from", str(tmp_path / "views")) == 0
     assert "Continuing at step" in (tmp_path / "both" / "log.txt").read_text()
 
 

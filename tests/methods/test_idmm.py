@@ -31,7 +31,7 @@ def make(images: int = 7, plan: Plan | None = None, size: int = 16, **settings) 
 
 
 def draw(objective: IDMM, ids: Tensor, seed: int = 0) -> list[Views]:
-    """Noise, with partners and shares for the groups that are mixed."""
+    """Draw views of noise, with partners and lambdas for the groups that are mixed."""
     random = torch.Generator().manual_seed(seed)
     views = []
     for group in objective.plan.groups:
@@ -48,20 +48,20 @@ def draw(objective: IDMM, ids: Tensor, seed: int = 0) -> list[Views]:
 # --- the loss, literally --------------------------------------------------------------------------------------------
 
 
-def literal_target(own: int, partner: int, share: float, config: IDMMConfig, images: int) -> list[float]:
-    """Class by class: Eq. 17 for each image, or its released form; then mixed."""
+def literal_target(own: int, partner: int, lam: float, config: IDMMConfig, images: int) -> list[float]:
+    """Compute Eq. 17 for each image, or its released form, class by class; then mix."""
 
     def smoothed(c: int, image: int) -> float:
         if config.smoothing_form == "all":
             return (1 - config.smoothing) * (c == image) + config.smoothing / images
         return 1 - config.smoothing if c == image else config.smoothing / (images - 1)
 
-    return [share * smoothed(c, own) + (1 - share) * smoothed(c, partner) for c in range(images)]
+    return [lam * smoothed(c, own) + (1 - lam) * smoothed(c, partner) for c in range(images)]
 
 
 @torch.no_grad()
 def literal_group(objective: IDMM, config: IDMMConfig, view: Views, ids: Tensor) -> float:
-    """Crop by crop."""
+    """Compute the mean loss of a group, crop by crop."""
     weight, bias = objective.classifier.weight, objective.classifier.bias
     total, images = 0.0, len(weight)
     for crop in range(len(view.pixels)):
@@ -70,8 +70,8 @@ def literal_group(objective: IDMM, config: IDMMConfig, view: Views, ids: Tensor)
         log_p = (p / p.sum()).log()
         own = int(ids[crop % len(ids)])
         mixed = view.partner is not None
-        partner, share = (int(view.partner[crop]), float(view.lam[crop])) if mixed else (own, 1.0)
-        target = literal_target(own, partner, share, config, images)
+        partner, lam = (int(view.partner[crop]), float(view.lam[crop])) if mixed else (own, 1.0)
+        target = literal_target(own, partner, lam, config, images)
         assert sum(target) == pytest.approx(1)
         total -= sum(t * float(log_p[c]) for c, t in enumerate(target))
     return total / len(view.pixels)
@@ -91,7 +91,7 @@ PARTS = [
 
 
 @pytest.mark.parametrize("settings", PARTS, ids=str)
-def test_the_loss_is_the_literal_one(settings):
+def test_the_loss_matches_a_literal_version(settings):
     objective, config, ids = make(**settings), IDMMConfig(**settings), torch.tensor([5, 0, 3])
     views = draw(objective, ids)
     terms = objective(views, Batch(ids, None), START)
@@ -103,7 +103,7 @@ def test_the_loss_is_the_literal_one(settings):
 
 @pytest.mark.parametrize("form", ["all", "others"])
 @pytest.mark.parametrize("ids", [[0, 1, 0, 1, 1], [1, 1, 1, 1]], ids=str)
-def test_fewer_images_than_the_batch_has(form, ids):
+def test_fewer_images_than_the_batch(form, ids):
     """Partners are often another crop of the same image."""
     objective, ids = make(images=2, smoothing_form=form), torch.tensor(ids)
     views = draw(objective, ids)
@@ -114,7 +114,7 @@ def test_fewer_images_than_the_batch_has(form, ids):
 
 
 @pytest.mark.parametrize("classifier", ["full", "sampled"])
-def test_one_image_has_nothing_to_be_told_from(classifier):
+def test_a_single_image_costs_nothing(classifier):
     objective, ids = make(images=1, classifier=classifier), torch.tensor([0])
     terms = objective(draw(objective, ids), Batch(ids, None), START)
     objective.total(terms, START).backward()
@@ -139,14 +139,14 @@ def test_gradients_reach_everything(settings):
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in objective.parameters())
 
 
-def test_it_has_nothing_to_remember():
+def test_it_has_no_state_besides_its_weights():
     """A resume needs no more than the weights."""
     objective = make()
     assert not list(objective.buffers())
     assert {name.split(".")[0] for name in objective.state_dict()} == {"backbone", "classifier"}
 
 
-def test_it_is_learnt():
+def test_the_loss_falls_in_training():
     objective, ids = make(), torch.arange(7)
     views = draw(make(cutmix=False), ids)
     optimiser = torch.optim.AdamW(objective.parameters(), lr=3e-3)
@@ -181,7 +181,7 @@ def two_sizes() -> Plan:
 
 def calls_of(objective: IDMM, views: list[Views], ids: Tensor) -> list[tuple]:
     shapes: list[tuple] = []
-    objective.backbone.register_forward_pre_hook(lambda module, given: shapes.append(tuple(given[0].shape)))
+    objective.backbone.register_forward_pre_hook(lambda module, inputs: shapes.append(tuple(inputs[0].shape)))
     objective(views, Batch(ids, None), START)
     return shapes
 
@@ -236,11 +236,11 @@ def with_drloc(plan: Plan | None = None, variant: str = "l1", weight: float = 1.
 
 def drloc_names(objective: IDMM, ids: Tensor) -> list[Tensor]:
     """Record the draws of each call."""
-    drloc, heard = objective.auxiliaries["drloc"].drloc, []
+    drloc, recorded = objective.auxiliaries["drloc"].drloc, []
     original = drloc.forward
-    drloc.forward = lambda grids, names: heard.append(names) or original(grids, names)
+    drloc.forward = lambda grids, names: recorded.append(names) or original(grids, names)
     objective(draw(objective, ids), Batch(ids, None), START)
-    return heard
+    return recorded
 
 
 @pytest.mark.parametrize("plan", [None, two_sizes()], ids=["one size", "two sizes"])
@@ -279,7 +279,7 @@ def test_drloc_leaves_the_other_terms_alone():
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"smoothing": 1.0}, "below 1"),
         ({"smoothing_form": "some"}, "others, all"),
@@ -289,8 +289,8 @@ def test_drloc_leaves_the_other_terms_alone():
     ],
     ids=str,
 )
-def test_settings_that_cannot_be(settings, said):
-    with pytest.raises(UserError, match=said):
+def test_wrong_settings_are_refused(settings, message):
+    with pytest.raises(UserError, match=message):
         make(**settings)
 
 

@@ -9,9 +9,7 @@ from dataclasses import replace
 import pytest
 
 from tests.tiny import tiny_backbone
-from tests.training.helpers import QUIET, run_in
-from vitling import data
-from vitling.data.store import build_store
+from tests.training.helpers import QUIET, open_store, run_in
 from vitling.errors import UserError
 from vitling.methods.idmm import settings as idmm
 from vitling.methods.idmm.loss import IDMM
@@ -26,7 +24,7 @@ BACKBONES = ("deit_tiny_patch16_224", "pvt_v2_b0", "t2t_vit_7")
 
 @pytest.mark.parametrize("backbone", BACKBONES)
 @pytest.mark.parametrize("preset", ["paper", "released"])
-def test_what_all_stages_share(backbone, preset):
+def test_settings_that_all_stages_share(backbone, preset):
     for stage in (idmm.recipe(backbone, preset), idmm.finetune_recipe(backbone, preset)):
         FitConfig(stage.epochs, stage.batch, optim=stage.optim).check()
         assert (stage.backbone, stage.batch, stage.drop_path) == (backbone, 256, 0.1)
@@ -84,20 +82,20 @@ def test_another_length():
     assert idmm.recipe(BACKBONES[1], "released", epochs=20).optim.warmup_epochs == 2
 
 
-def test_a_preset_that_is_none():
+def test_unknown_presets_are_refused():
     for stage in (idmm.recipe, supervised.recipe, idmm.finetune_recipe):
         with pytest.raises(UserError, match="paper or released"):
             stage(preset="best")
 
 
-def test_they_need_no_torch():
+def test_recipes_need_no_torch():
     code = "import sys; from vitling.methods.idmm.settings import recipe; recipe(); print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
 
 
 def test_a_stage_trains(folder, tmp_path):
     """Small in all that costs time; the released schedule and its weight decay."""
-    store = build_store(data.open(str(folder), val="none").train, 16)
+    store = open_store(folder)
     stage = idmm.recipe("vit", "released", epochs=1, size=16)
     objective = IDMM(tiny_backbone(), idmm_plan(stage.objective, stage.size), len(store), stage.objective)
     config = FitConfig(stage.epochs, stage.batch, optim=stage.optim, loop=QUIET)

@@ -23,12 +23,12 @@ def features(count: int = 1, seed: int = 1) -> torch.Tensor:
     return torch.randn(count, D, generator=torch.Generator().manual_seed(seed)).requires_grad_()
 
 
-def loss_of(made, z, own, partner=None, share=1.0, **settings):
+def loss_of(made, z, own, partner=None, lam=1.0, **settings):
     """Compute the loss of one crop, smoothed as the objective does for these settings."""
     own = torch.tensor([own])
     partner = own if partner is None else torch.tensor([partner])
     epsilon = uniform_mass(IDMMConfig(**{"smoothing": 0.0, **settings}), N)
-    return cross_entropy(made(z, own, partner, None), torch.tensor([share]), epsilon)[0]
+    return cross_entropy(made(z, own, partner, None), torch.tensor([lam]), epsilon)[0]
 
 
 def posterior(made, z) -> torch.Tensor:
@@ -53,19 +53,19 @@ def test_eq_16_gradient_of_the_classifier(i):
         torch.testing.assert_close(made.weight.grad[k], (p[k] - float(k == i)) * z[0])
 
 
-def masses(share: float, epsilon: float, images: int = N) -> tuple[float, float, float]:
-    """Eq. 19, with C as it must be for the masses to add up to 1: the paper's has a lambda too many."""
+def masses(lam: float, epsilon: float, images: int = N) -> tuple[float, float, float]:
+    """Compute Eq. 19, with the C for which the masses add up to 1: the paper's has a lambda too many."""
     rest = epsilon / (images - 1)
-    return share * (1 - epsilon) + (1 - share) * rest, (1 - share) * (1 - epsilon) + share * rest, rest
+    return lam * (1 - epsilon) + (1 - lam) * rest, (1 - lam) * (1 - epsilon) + lam * rest, rest
 
 
-@pytest.mark.parametrize("share", [0.5, 0.818, 1.0])
+@pytest.mark.parametrize("lam", [0.5, 0.818, 1.0])
 @pytest.mark.parametrize("epsilon", [0.0, 0.1])
-def test_eq_20_gradient_with_cutmix_and_smoothing(share, epsilon):
+def test_eq_20_gradient_with_cutmix_and_smoothing(lam, epsilon):
     i, other = 2, 7
     made, z = classifier(), features()
-    loss_of(made, z, i, other, share, smoothing=epsilon, smoothing_form="others").backward()
-    p, (c_i, c_other, c) = posterior(made, z), masses(share, epsilon)
+    loss_of(made, z, i, other, lam, smoothing=epsilon, smoothing_form="others").backward()
+    p, (c_i, c_other, c) = posterior(made, z), masses(lam, epsilon)
     for k in range(N):
         mass = c_i if k == i else c_other if k == other else c
         torch.testing.assert_close(made.weight.grad[k], (p[k] - mass) * z[0])

@@ -21,21 +21,21 @@ def supervised(**settings) -> Supervised:
 def test_mixed_smoothed_loss_equals_its_formula():
     objective = supervised(smoothing=0.1)
     labels = torch.tensor([0, 1, 2, 1, 0])
-    ids, partner, share = torch.tensor([4, 1, 2, 3]), torch.tensor([1, 2, 0, 3]), torch.tensor([0.7, 1.0, 0.2, 0.5])
-    terms = objective([Views(PIXELS, 1, partner, share)], Batch(ids, labels), None)
+    ids, partner, lam = torch.tensor([4, 1, 2, 3]), torch.tensor([1, 2, 0, 3]), torch.tensor([0.7, 1.0, 0.2, 0.5])
+    terms = objective([Views(PIXELS, 1, partner, lam)], Batch(ids, labels), None)
     logits = objective.logits(PIXELS)
     expected = 0.0
     for i in range(4):
         log_p = logits[i].log_softmax(0)
         a, b = labels[ids[i]], labels[partner[i]]
-        hard = -share[i] * log_p[a] - (1 - share[i]) * log_p[b]
+        hard = -lam[i] * log_p[a] - (1 - lam[i]) * log_p[b]
         expected += (0.9 * hard - 0.1 / 3 * log_p.sum()) / 4
     assert torch.allclose(terms["classification"], expected)
-    assert torch.allclose(objective.targets(Views(PIXELS, 1, partner, share), Batch(ids, labels)).sum(1), torch.ones(4))
+    assert torch.allclose(objective.targets(Views(PIXELS, 1, partner, lam), Batch(ids, labels)).sum(1), torch.ones(4))
 
 
 @pytest.mark.parametrize("several", [False, True])
-def test_guessing_costs_the_uniform_loss(several):
+def test_uniform_predictions_cost_the_uniform_loss(several):
     """Whatever was mixed; smoothing costs nothing then."""
     objective = supervised(multi_label=several, smoothing=0.1)
     nn.init.zeros_(objective.head.weight)
@@ -54,7 +54,7 @@ def test_several_labels_use_the_logistic_loss():
     assert torch.allclose(loss, -torch.where(labels, p, 1 - p).log().mean(), atol=1e-6)
 
 
-def test_class_weights_weigh_classes():
+def test_class_weights_scale_the_loss_of_their_class():
     labels, ids = torch.tensor([0, 0, 0, 1]), torch.arange(4)
     plain, weighted = supervised(smoothing=0.0), supervised(smoothing=0.0, class_weights=torch.tensor([0.5, 2.0, 1.0]))
     log_p = plain.logits(PIXELS).log_softmax(1)
@@ -78,7 +78,7 @@ def best_logits(objective: Supervised, target: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("c", [0, 1, 2])
-def test_weights_of_rare_classes_leave_the_best_answer_alone(c):
+def test_weights_of_rare_classes_keep_the_best_prediction(c):
     """2000 to 80 to 20 images, smoothed: the best answer to an image of a class is that class."""
     objective = supervised(smoothing=0.1, class_weights=torch.tensor([0.35, 8.75, 35.0]))
     best = best_logits(objective, torch.eye(3)[[c]]).softmax(0)
@@ -87,7 +87,7 @@ def test_weights_of_rare_classes_leave_the_best_answer_alone(c):
 
 
 @pytest.mark.parametrize("present", [0.0, 1.0])
-def test_weights_of_rare_labels_leave_the_best_answer_alone(present):
+def test_weights_of_rare_labels_keep_the_best_prediction(present):
     objective = supervised(multi_label=True, smoothing=0.1, class_weights=torch.tensor([49.0, 1.0, 0.01]))
     best = best_logits(objective, torch.full((1, 3), present)).sigmoid()
     assert torch.allclose(best, torch.full((3,), 0.05 + 0.9 * present), atol=1e-2)

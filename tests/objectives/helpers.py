@@ -33,5 +33,5 @@ def inputs(images: int = 5, k: int = 20) -> dict:
     }
 
 
-def gradients(loss, given):
-    return torch.autograd.grad(loss, (given["student"], given["prototypes"]))
+def gradients(loss, arguments):
+    return torch.autograd.grad(loss, (arguments["student"], arguments["prototypes"]))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.methods.drawn import batch_of, make
+from tests.methods.helpers import batch_of, make
 from tests.tiny import tiny_backbone
 from vitling.backbones import create
 from vitling.methods.dino.settings import dino_plan

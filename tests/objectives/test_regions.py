@@ -159,41 +159,41 @@ def literal(student, prototypes, temperature, teacher, teacher_prototypes, centr
 def test_loss_and_gradients_match_a_literal_version(block, monkeypatch):
     """Blocks have one image, two (the last alone) or all."""
     monkeypatch.setattr(regions, "BLOCK", block)
-    given = inputs()
-    torch.testing.assert_close(cross_entropy(**given), literal(**given))
-    found, expected = (gradients(3 * make(**given), given) for make in (cross_entropy, literal))
+    arguments = inputs()
+    torch.testing.assert_close(cross_entropy(**arguments), literal(**arguments))
+    found, expected = (gradients(3 * make(**arguments), arguments) for make in (cross_entropy, literal))
     for a, b in zip(found, expected):
         torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-4)
 
 
 def test_soft_matchings_weight_the_loss():
-    given = inputs() | {"matching": match_by_features(*draw_regions(5), "sinkhorn")}
-    torch.testing.assert_close(cross_entropy(**given), literal(**given))
+    arguments = inputs() | {"matching": match_by_features(*draw_regions(5), "sinkhorn")}
+    torch.testing.assert_close(cross_entropy(**arguments), literal(**arguments))
 
 
 def test_bf16_is_close_to_float32():
-    given = inputs(images=16, k=512)
-    exact = cross_entropy(**given)
-    slopes = gradients(exact, given)
+    arguments = inputs(images=16, k=512)
+    exact = cross_entropy(**arguments)
+    slopes = gradients(exact, arguments)
     with torch.autocast("cpu", torch.bfloat16):
-        rough = cross_entropy(**given)
+        rough = cross_entropy(**arguments)
     assert rough.dtype == torch.float32
     torch.testing.assert_close(rough, exact, rtol=2e-4, atol=0)
-    for a, b in zip(gradients(rough, given), slopes):
+    for a, b in zip(gradients(rough, arguments), slopes):
         assert a.dtype == torch.float32
         assert (a - b).norm() < 0.02 * b.norm()
 
 
 def test_uniform_outputs_cost_ln_k():
-    given = inputs() | {"student": torch.zeros(5, 39, 8)}
-    assert cross_entropy(**given).item() == pytest.approx(math.log(20), rel=1e-5)
+    arguments = inputs() | {"student": torch.zeros(5, 39, 8)}
+    assert cross_entropy(**arguments).item() == pytest.approx(math.log(20), rel=1e-5)
 
 
 def test_extreme_logits_stay_finite():
-    given = inputs() | {"temperature": 1e-4, "teacher_temperature": torch.tensor(1e-4)}
-    loss = cross_entropy(**given)
+    arguments = inputs() | {"temperature": 1e-4, "teacher_temperature": torch.tensor(1e-4)}
+    loss = cross_entropy(**arguments)
     assert loss.isfinite()
-    assert all(slope.isfinite().all() for slope in gradients(loss, given))
+    assert all(slope.isfinite().all() for slope in gradients(loss, arguments))
 
 
 @pytest.mark.parametrize("least", [1e-9, 0.0])
@@ -208,26 +208,26 @@ def test_log_sum_follows_from_any_logit(least):
 @pytest.mark.parametrize("temperature", [0.1, 0.01])
 def test_rounded_probabilities_keep_the_sum(dtype, temperature):
     """The student's vectors lie on a prototype or opposite to it, so the other probabilities are minimal."""
-    given = inputs(images=2, k=256) | {"temperature": temperature}
+    arguments = inputs(images=2, k=256) | {"temperature": temperature}
     with torch.no_grad():
-        given["student"].copy_(given["prototypes"][0] * torch.tensor([1.0, -1.0])[:, None, None])
+        arguments["student"].copy_(arguments["prototypes"][0] * torch.tensor([1.0, -1.0])[:, None, None])
     with torch.autocast("cpu", dtype):
-        rough = cross_entropy(**given)
-    torch.testing.assert_close(rough, cross_entropy(**given), rtol=5e-3, atol=0)
+        rough = cross_entropy(**arguments)
+    torch.testing.assert_close(rough, cross_entropy(**arguments), rtol=5e-3, atol=0)
 
 
 def test_rows_of_k_logits_are_not_kept(monkeypatch):
     """Tensors saved for backward are no larger than the vectors and the prototypes."""
     monkeypatch.setattr(regions, "BLOCK", 1)
-    given, held = inputs(k=4096), []
+    arguments, held = inputs(k=4096), []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: held.append(t.numel()) or t, lambda t: t):
-        cross_entropy(**given)
+        cross_entropy(**arguments)
     assert max(held) <= 4096 * 8
 
 
 def test_squared_distance_matches_a_literal_version():
-    given = inputs()
-    u, v, matching = given["student"], given["teacher"], given["matching"]
+    arguments = inputs()
+    u, v, matching = arguments["student"], arguments["teacher"], arguments["matching"]
     expected = (matching * (u[:, :, None] - v[:, None]).square().sum(-1)).sum() / 5
     torch.testing.assert_close(squared_distance(u, v, matching), expected)
 

@@ -225,8 +225,8 @@ def test_resume_and_drloc(folder, tmp_path):
 
 def test_explicit_settings_win_over_the_preset():
     draft = Draft(PretrainConfig(optim=OptimConfig(lr=1e-4), idmm=IDMMConfig(cutmix=False)))
-    draft.set_group("optim", OptimConfig(lr=5e-4, clip=0.0, warmup_epochs=2), "method", "the preset")
-    draft.set_group("idmm", IDMMConfig(smoothing=0.0), "method", "the preset")
+    draft.set_group("optim", OptimConfig(lr=5e-4, clip=0.0, warmup_epochs=2), "the preset")
+    draft.set_group("idmm", IDMMConfig(smoothing=0.0), "the preset")
     assert draft.config.optim == OptimConfig(lr=1e-4, clip=0.0, warmup_epochs=2)
     assert draft.config.idmm == IDMMConfig(smoothing=0.0, cutmix=False)
     assert PretrainConfig().val == "none"

@@ -52,7 +52,7 @@ def test_python_values_become_the_text_of_a_flag():
 
 
 @pytest.mark.parametrize("value", [None, PLANNED, "auto"])
-def test_open_values_are_filled_also_if_they_are_explicit(value):
+def test_open_values_are_filled_even_if_they_are_explicit(value):
     name = {None: "size", PLANNED: "batch", "auto": "method"}[value]
     draft = Draft(replace(TrainConfig(), explicit=(name,)))
     draft.fill(name, "filled", "plan", "why")

@@ -322,8 +322,8 @@ def test_explicit_optimisers_win():
     ],
 )
 def test_plain_vits_start_from_mimetic_weights_with_muon(settings, init):
-    asked = {"backbone": "deit_tiny_patch16_224"} | settings
-    request = replace(apply_overrides(TrainConfig(), asked), explicit=tuple(asked))
+    explicit = {"backbone": "deit_tiny_patch16_224"} | settings
+    request = replace(apply_overrides(TrainConfig(), explicit), explicit=tuple(explicit))
     assert plan_for(request, FLOWERS).config.init == init
 
 

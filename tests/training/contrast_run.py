@@ -1,13 +1,11 @@
 """SimCLR, SupCon and LeJEPA in one of several processes: python -m ... IMAGES OUT, with torchrun's RANK and WORLD_SIZE.
 
-It leaves OUT/RANK.pt, the losses and gradients of a batch that is shared out unevenly and of one that is too small to
-share, and for each method a run in OUT/METHOD, which is stopped after its second epoch and resumed.
+For each method it leaves a run in OUT/METHOD, which is stopped after its second epoch and resumed, and in the same
+folder RANK.pt: the losses and gradients of batches that cannot be divided evenly, or at all.
 """
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
 
 import torch
@@ -15,17 +13,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tests.tiny import tiny_backbone
-from tests.training.idmm_run import Ends
-from vitling import data
+from tests.training.helpers import QUIET, fit_resumed, run_process
 from vitling.data.batches import count_images_per_process, slice_batch
-from vitling.data.store import Store, build_store
+from vitling.data.store import Store
 from vitling.methods.lejepa.loss import LeJEPA
 from vitling.methods.lejepa.settings import LeJEPAConfig
 from vitling.methods.simclr.loss import SimCLR
 from vitling.methods.supcon.loss import SupCon
 from vitling.objectives import Batch, Objective
-from vitling.training import CheckpointConfig, FitConfig, LoopConfig, OptimConfig, Processes, RunDirectory, fit
-from vitling.training.processes import init_processes
+from vitling.training import CheckpointConfig, FitConfig, OptimConfig, Processes
 from vitling.views.policies import simclr
 
 KINDS = ("simclr", "supcon", "lejepa")
@@ -58,35 +54,21 @@ def gradients(kind: str, images: int, rank: int = 0, world: int = 1) -> dict[str
     return {"loss": loss.detach(), "gradient": matrix.grad}
 
 
-def train(kind: str, store: Store, out: Path, processes: Processes, stop: bool = False) -> None:
+def train(kind: str, store: Store, out: Path, processes: Processes) -> None:
     """33 images in batches of 8: the last batch has one image, less than there are processes. LeJEPA's batch norm
     needs two, and lets rounding grow too fast for a larger learning rate."""
-    out.mkdir(exist_ok=True)
     lr, batch = (1e-3, 9) if kind == "lejepa" else (0.05, 8)
     optim = OptimConfig(name="sgd", lr=lr, clip=1.0, ema=0.9)
-    loop = LoopConfig(device="cpu", trackers=())
-    settings = FitConfig(4, batch, 0, optim, loop, CheckpointConfig(0.0))
-    for after in (2, 4) if stop else (4,):
-        made = objective(kind, store.labels)
-        try:
-            fit(made, store, settings, [Ends(after)], run=RunDirectory(out, processes.is_main), processes=processes)
-        except InterruptedError:
-            continue
+    settings = FitConfig(4, batch, 0, optim, QUIET, CheckpointConfig(0.0))
+    fit_resumed(lambda: objective(kind, store.labels), store, settings, out, processes)
 
 
-def main(images: str, out: Path) -> None:
-    with init_processes("cpu") as processes:
-        found = {
-            (kind, count): gradients(kind, count, processes.rank, processes.world)
-            for kind in KINDS
-            for count in BATCHES
-        }
-        torch.save(found, out / f"{processes.rank}.pt")
-        store = build_store(data.open(images, val="none").train, 16)
-        for kind in KINDS:
-            train(kind, store, out / kind, processes, stop=True)
+def save_and_train(kind: str, store: Store, out: Path, processes: Processes) -> None:
+    out.mkdir(exist_ok=True)
+    found = {count: gradients(kind, count, processes.rank, processes.world) for count in BATCHES}
+    torch.save(found, out / f"{processes.rank}.pt")
+    train(kind, store, out, processes)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
-    os._exit(0)  # as in idmm_run.py
+    run_process(KINDS, save_and_train)

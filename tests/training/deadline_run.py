@@ -10,9 +10,7 @@ import os
 import sys
 from pathlib import Path
 
-from tests.training.helpers import config, objective
-from vitling import data
-from vitling.data.store import build_store
+from tests.training.helpers import config, objective, open_store
 from vitling.files import write_json
 from vitling.training import CheckpointConfig, RunDirectory, deadline, fit
 from vitling.training.deadline import Deadline
@@ -24,7 +22,7 @@ SECONDS = 100.0  # of the run
 
 def main(images: str, out: Path) -> None:
     with init_processes("cpu") as processes:
-        store, take, now = build_store(data.open(images, val="none").train, 16), Trainer.step, [0.0]
+        store, take, now = open_store(images), Trainer.step, [0.0]
 
         def step(trainer, loaded):
             now[0] += 3.0 if processes.is_main else 1.0

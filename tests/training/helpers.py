@@ -3,26 +3,40 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import socket
 import subprocess
 import sys
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
-from tests.tiny import tiny_backbone
+from tests.tiny import Stop, StopAfter, relative_distance, tiny_backbone
+from vitling import data
+from vitling.data.store import Store, build_store
 from vitling.methods.supervised.loss import Supervised
-from vitling.training import CheckpointConfig, FitConfig, LoopConfig, OptimConfig, RunDirectory, fit
+from vitling.objectives import Objective
+from vitling.training import CheckpointConfig, FitConfig, LoopConfig, OptimConfig, Processes, RunDirectory, fit
+from vitling.training.processes import init_processes
 from vitling.views import ViewsConfig
 
+Kind = TypeVar("Kind", bound=Supervised)
 QUIET = LoopConfig(trackers=(), device="cpu")
+ALONE = Processes(0, 1, torch.device("cpu"))
 
 
-def objective(drop_path: float = 0.0) -> Supervised:
+def open_store(images: Path | str, size: int = 16) -> Store:
+    return build_store(data.open(str(images), val="none").train, size)
+
+
+def objective(drop_path: float = 0.0, kind: type[Kind] = Supervised) -> Kind:
     torch.manual_seed(0)
-    return Supervised(tiny_backbone(drop_path=drop_path), ViewsConfig().plan(16), classes=3)
+    return kind(tiny_backbone(drop_path=drop_path), ViewsConfig().plan(16), classes=3)
 
 
 def config(**changes) -> FitConfig:
@@ -61,12 +75,14 @@ def close(a, b, atol=1e-5) -> bool:
 
 
 class Score:
-    """Watcher that returns a given score for each epoch."""
+    """Watcher that returns a given score for each epoch, and stops the run in the epoch after `last`."""
 
-    def __init__(self, *scores: float, every: int = 1):
-        self.scores, self.every, self.seen = scores, every, []
+    def __init__(self, *scores: float, every: int = 1, last: float = math.inf):
+        self.scores, self.every, self.last, self.seen = scores, every, last, []
 
     def __call__(self, moment):
+        if moment.epoch > self.last:
+            raise Stop
         self.seen.append((moment.epoch, moment.objective.training, weights(moment.objective)))
         return {"score": self.scores[moment.epoch - 1]}
 
@@ -91,9 +107,44 @@ def run_two_processes(module: str, images: Path, out: Path) -> None:
     assert [process.returncode for process in both] == [0, 0], "\n".join(errors)
 
 
+def run_process(kinds: Iterable[str], train: Callable[[str, Store, Path, Processes], object]) -> None:
+    """Train a run of each kind in OUT/KIND, as one of several processes: python -m MODULE IMAGES OUT."""
+    with init_processes("cpu") as processes:
+        store = open_store(sys.argv[1])
+        for kind in kinds:
+            train(kind, store, Path(sys.argv[2]) / kind, processes)
+    os._exit(0)  # a torch thread once aborted the process after all work was done
+
+
+def fit_resumed(
+    make: Callable[[], Objective], store: Store, settings: FitConfig, out: Path, processes: Processes
+) -> None:
+    """Train; with several processes the run is stopped after its second epoch and resumed."""
+    out.mkdir(exist_ok=True)
+    for last in (4,) if processes.world == 1 else (2, 4):
+        with suppress(Stop):
+            run = RunDirectory(out, processes.is_main)
+            fit(make(), store, settings, [StopAfter(last)], run=run, processes=processes)
+
+
 def latest(folder: Path) -> dict:
     """Load the last checkpoint."""
     return torch.load(sorted((folder / "checkpoints").iterdir())[-1])
+
+
+def check_equal_runs(run: Path, other: Path, start: dict) -> None:
+    """Compare the last checkpoints of two runs relative to their weights at the start, and their losses."""
+    one, two = latest(run), latest(other)
+    assert relative_distance(one["objective"], two["objective"], start) < 1e-3
+    assert relative_distance(one["average"]["shadow"], two["average"]["shadow"], start) < 1e-3
+    assert one["optimiser"]["state"].keys() == two["optimiser"]["state"].keys()
+    for index, moments in one["optimiser"]["state"].items():
+        for name, value in moments.items():
+            found = two["optimiser"]["state"][index][name]
+            assert (found - value).norm() <= 1e-3 * value.norm() + 1e-6, (index, name)
+    for a, b in zip(lines(run), lines(other), strict=True):
+        assert (a["epoch"], a["step"]) == (b["epoch"], b["step"])
+        assert abs(a["loss"] - b["loss"]) < 1e-4
 
 
 @dataclass

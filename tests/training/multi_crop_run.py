@@ -8,8 +8,7 @@ from pathlib import Path
 import torch
 
 from tests.tiny import tiny_backbone
-from vitling import data
-from vitling.data.store import build_store
+from tests.training.helpers import open_store
 from vitling.files import write_json
 from vitling.methods.idmm.loss import IDMM
 from vitling.methods.idmm.settings import IDMMConfig, idmm_plan
@@ -18,7 +17,7 @@ from vitling.training import CheckpointConfig, FitConfig, LoopConfig, OptimConfi
 
 def main(images: str, out: Path) -> None:
     torch.manual_seed(0)
-    store = build_store(data.open(images, val="none").train, 24)
+    store = open_store(images, 24)
     loop = LoopConfig(device="cpu", trackers=())
     settings = FitConfig(
         epochs=40, batch=16, optim=OptimConfig(), loop=loop, checkpoint=CheckpointConfig(every_seconds=0)

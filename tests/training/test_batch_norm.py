@@ -11,10 +11,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from tests.training.helpers import QUIET, config, free_port, train
-from vitling import data
+from tests.training.helpers import QUIET, config, free_port, open_store, train
 from vitling.backbones import create
-from vitling.data.store import build_store
 from vitling.errors import UserError
 from vitling.methods.supervised.loss import Supervised
 from vitling.training.batch_norm import GroupedBatchNorm, group_batch_norm
@@ -93,7 +91,7 @@ def test_evaluation_and_weights_stay_the_same():
 
 
 def test_a_run_trains_in_groups(folder, tmp_path):
-    store = build_store(data.open(str(folder), val="none").train, 16)
+    store = open_store(folder)
     settings = config(epochs=1, loop=replace(QUIET, batch_norm_group=4))
     model = Supervised(create("resnet18", 32, seed=0), ViewsConfig().plan(32), classes=3)
     train(store, tmp_path / "run", settings, model=model)

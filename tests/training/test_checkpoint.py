@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from pathlib import Path
 
 import pytest
 import torch
@@ -25,6 +26,12 @@ def saved(tmp_path) -> Checkpoints:
     return checkpoints
 
 
+def flip_bit(path: Path, place: float, bit: int = 0) -> None:
+    content = bytearray(path.read_bytes())
+    content[int(place * len(content))] ^= 1 << bit
+    path.write_bytes(content)
+
+
 def load(checkpoints: Checkpoints) -> tuple[int, list[str]]:
     warnings: list[str] = []
     state = checkpoints.load_latest(CPU, warnings.append)
@@ -34,10 +41,7 @@ def load(checkpoints: Checkpoints) -> tuple[int, list[str]]:
 @pytest.mark.parametrize("place", [0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99])
 @pytest.mark.parametrize("bit", [0, 7])
 def test_one_flipped_bit_is_noticed(saved, place, bit):
-    newest = saved.all()[-1]
-    content = bytearray(newest.read_bytes())
-    content[int(place * len(content))] ^= 1 << bit
-    newest.write_bytes(content)
+    flip_bit(saved.all()[-1], place, bit)
     assert load(saved) == (1, ["step-00000002.pt is damaged (DamagedCheckpointError); trying the one before."])
 
 
@@ -58,7 +62,7 @@ def test_a_file_that_ends_early_is_noticed(saved, length):
     assert (step, len(warnings)) == (1, 1) if length not in (-1, -80) else step in (1, 2)
 
 
-def test_torch_loads_them_and_older_ones_without_a_digest_are_read(saved, tmp_path):
+def test_torch_loads_checkpoints_and_older_ones_without_a_digest_are_read(saved):
     newest = saved.all()[-1]
     state = torch.load(newest, weights_only=True)
     torch.save(state | {"step": 7}, newest)
@@ -74,7 +78,7 @@ def test_a_damaged_newer_one_never_displaces_a_good_one(saved):
     assert load(once) == (1, [])
 
 
-def test_none_is_left(saved):
+def test_without_an_intact_checkpoint_there_is_nothing_to_load(saved):
     for path in saved.all():
         path.write_bytes(b"")
     step, warnings = load(saved)
@@ -83,8 +87,6 @@ def test_none_is_left(saved):
 
 def test_a_named_checkpoint_that_is_damaged_is_refused(saved):
     newest = saved.all()[-1]
-    content = bytearray(newest.read_bytes())
-    content[len(content) // 2] ^= 1
-    newest.write_bytes(content)
+    flip_bit(newest, 0.5)
     with pytest.raises(UserError, match="is damaged"):
         load_checkpoint(newest, CPU, print)

@@ -8,8 +8,6 @@ import pytest
 import torch
 
 from tests.training.helpers import config, latest, objective, run_in
-from vitling import data
-from vitling.data.store import build_store
 from vitling.errors import InvalidFile
 from vitling.training.checkpoint import Checkpoints
 from vitling.training.checkpoint_content import _is_plain
@@ -30,11 +28,6 @@ STEPS = [
 ]
 MOMENTS = [lambda t: t[:1].expand(t.shape), lambda t: t.to(torch.complex64), lambda t: t.int()]
 LENGTHS = [{"epochs": 10**9, "shift": 1e308}, {"epochs": 2**63 - 1, "shift": -1.0}]
-
-
-@pytest.fixture
-def store(folder):
-    return build_store(data.open(str(folder), val="none").train, 16)
 
 
 @pytest.fixture
@@ -78,7 +71,7 @@ def test_moments_of_the_optimiser(resume, damage):
 
 
 @pytest.mark.parametrize("length", LENGTHS)
-def test_a_length_without_end(resume, length):
+def test_impossible_lengths_are_refused(resume, length):
     with pytest.raises(InvalidFile, match="length"):
         resume(lambda state: state.update(length=length))
 
@@ -87,7 +80,7 @@ def test_an_intact_checkpoint_is_resumed(resume):
     resume(lambda state: None)
 
 
-def test_tensors_with_values_of_their_own():
+def test_plain_tensors_share_no_memory():
     base = torch.zeros(4, 3, 2, 2)
     for own in (
         base,

@@ -65,7 +65,7 @@ def test_workers_are_ready_after_waiting(tmp_path, monkeypatch):
     assert start_workers_and(WAIT) == "True"
 
 
-def test_workers_that_have_died_are_not_waited_for(tmp_path, monkeypatch):
+def test_dead_workers_are_not_waited_for(tmp_path, monkeypatch):
     monkeypatch.setenv("VITLING_CACHE", str(tmp_path))
     assert start_workers_and("AsyncCompile.process_pool().process.kill(); wait_for_workers(); print('ok')") == "ok"
 

@@ -10,12 +10,11 @@ import pytest
 import torch
 
 from tests.conftest import make_folder
-from tests.methods.drawn import make
+from tests.methods.helpers import make
 from tests.tiny import Stop, StopAfter
-from tests.training.helpers import lines
+from tests.training.helpers import latest, lines, open_store
 from tests.training.momentum_run import settings
-from vitling import data
-from vitling.data.store import Store, build_store
+from vitling.data.store import Store
 from vitling.errors import UserError
 from vitling.objectives.progress import Progress
 from vitling.training import RunDirectory, fit
@@ -27,7 +26,7 @@ PER_EPOCH = 5  # 33 images in batches of 8
 @pytest.fixture(scope="module")
 def store(tmp_path_factory) -> Store:
     folder = make_folder(tmp_path_factory.mktemp("images"), classes=3, each=11)
-    return build_store(data.open(str(folder), val="none").train, 16)
+    return open_store(folder)
 
 
 @pytest.fixture(scope="module", params=["dino", "esvit"])
@@ -40,14 +39,10 @@ def views_alone(request, store, tmp_path_factory) -> Path:
     return out
 
 
-def last(folder: Path) -> dict:
-    return torch.load(sorted((folder / "checkpoints").iterdir())[-1])
-
-
 def test_regions_are_added_to_a_run_with_views_only(views_alone, store, tmp_path):
     """Step, schedules, weights, teacher, centre and moments continue; new regions start equal in student and
     teacher."""
-    before, objective = last(views_alone), make("esvit")
+    before, objective = latest(views_alone), make("esvit")
     fresh = {name: value.clone() for name, value in objective.state_dict().items()}
     seen: dict = {}
 
@@ -80,11 +75,11 @@ def test_regions_are_added_to_a_run_with_views_only(views_alone, store, tmp_path
 
 def test_moments_are_matched_by_name(views_alone, store, tmp_path):
     """At a learning rate of 0 the second moment is the decayed old one plus that of the new gradient."""
-    before, objective = last(views_alone), make("esvit")
+    before, objective = latest(views_alone), make("esvit")
     still = replace(settings("esvit", lr=0.0, clip=0.0), epochs=4)
     outcome = fit(objective, store, still, run=RunDirectory(tmp_path), start=views_alone)
     assert outcome.steps == 4 * PER_EPOCH
-    after = last(tmp_path)
+    after = latest(tmp_path)
     old = dict(zip(before["parameters"], range(len(before["parameters"]))))
     assert set(old) < set(after["parameters"])
     for i, name in enumerate(after["parameters"]):

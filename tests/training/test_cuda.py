@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.methods.drawn import METHODS, noise
-from tests.methods.drawn import make as with_copy
+from tests.methods.helpers import METHODS, noise
+from tests.methods.helpers import make as with_copy
 from tests.objectives.helpers import gradients as region_gradients
 from tests.objectives.helpers import inputs as region_inputs
 from tests.tiny import relative_distance, tiny_backbone
@@ -218,8 +218,8 @@ def test_replayed_steps_equal_run_steps(dataset, tmp_path, monkeypatch, precisio
     monkeypatch.setattr(compilation, "WORTH_ANOTHER_SHAPE", 1)
     made, record = [], Replay.get_capture
 
-    def remember(self, *given):
-        found = record(self, *given)
+    def remember(self, *arguments):
+        found = record(self, *arguments)
         made.append(len(self.captures))
         return found
 
@@ -228,7 +228,7 @@ def test_replayed_steps_equal_run_steps(dataset, tmp_path, monkeypatch, precisio
     monkeypatch.setattr(Replay, "get_capture", remember)
     replayed, _ = train(dataset, tmp_path / "replayed", settings, drop_path=0.2)
     assert made[-1] in (2, 3)  # views that were not prefetched may reuse an address and count as another kind
-    monkeypatch.setattr(Replay, "get_capture", lambda self, *given: None)
+    monkeypatch.setattr(Replay, "get_capture", lambda self, *arguments: None)
     ran, _ = train(dataset, tmp_path / "run", settings, drop_path=0.2)
     assert equal(weights(replayed), weights(ran))
     assert "cannot" not in (tmp_path / "replayed" / "log.txt").read_text()
@@ -242,7 +242,7 @@ def test_replayed_drloc_equals_run_drloc(dataset, tmp_path, monkeypatch, variant
     settings = config(epochs=6, loop=replace(ON_GPU, compile="on", deterministic=True, drop_last=True))
     for replayed in (True, False):
         if not replayed:
-            monkeypatch.setattr(Replay, "get_capture", lambda self, *given: None)
+            monkeypatch.setattr(Replay, "get_capture", lambda self, *arguments: None)
         torch.manual_seed(0)
         backbone = tiny_backbone()
         model = Supervised(backbone, ViewsConfig().plan(16), classes=3)
@@ -261,12 +261,12 @@ def test_replayed_contrastive_steps_equal_run_steps(dataset, tmp_path, monkeypat
     loop = replace(ON_GPU, compile="on", deterministic=True, precision="bf16")
     settings, record = config(epochs=6, loop=loop, optim=OptimConfig(name="sgd", lr=0.05)), Replay.get_capture
 
-    def remember(self, *given):
-        found = record(self, *given)
+    def remember(self, *arguments):
+        found = record(self, *arguments)
         made.append(len(self.captures))
         return found
 
-    for name, get_capture in (("replayed", remember), ("run", lambda self, *given: None)):
+    for name, get_capture in (("replayed", remember), ("run", lambda self, *arguments: None)):
         monkeypatch.setattr(Replay, "get_capture", get_capture)
         model = contrastive(kind, store.labels)
         fit(model, store, settings, run=run_in(tmp_path / name))
@@ -300,12 +300,12 @@ def test_replayed_steps_with_a_momentum_copy_equal_run_steps(dataset, tmp_path, 
     loop = replace(ON_GPU, compile="on", deterministic=True, precision="bf16")
     settings, record = config(epochs=6, loop=loop), Replay.get_capture
 
-    def remember(self, *given):
-        found = record(self, *given)
+    def remember(self, *arguments):
+        found = record(self, *arguments)
         made.append(len(self.captures))
         return found
 
-    for name, get_capture in (("replayed", remember), ("run", lambda self, *given: None)):
+    for name, get_capture in (("replayed", remember), ("run", lambda self, *arguments: None)):
         monkeypatch.setattr(Replay, "get_capture", get_capture)
         model = with_copy(method, **changes)
         fit(model, store, settings, run=run_in(tmp_path / name))
@@ -397,11 +397,13 @@ def test_a_replayed_run_resumes_exactly(dataset, tmp_path, name):
 
 def test_the_region_loss_equals_the_cpus(monkeypatch):
     """bf16, several blocks, and enough prototypes for the kernels of long rows."""
-    given = region_inputs(images=6, k=8192)
+    arguments = region_inputs(images=6, k=8192)
     monkeypatch.setattr(regions, "BLOCK", 2 * 63 * 8192)
-    expected = regions.cross_entropy(**given)
-    slopes = region_gradients(expected, given)
-    there = {name: value.detach().cuda() if isinstance(value, torch.Tensor) else value for name, value in given.items()}
+    expected = regions.cross_entropy(**arguments)
+    slopes = region_gradients(expected, arguments)
+    there = {
+        name: value.detach().cuda() if isinstance(value, torch.Tensor) else value for name, value in arguments.items()
+    }
     for name in ("student", "prototypes"):
         there[name].requires_grad_()
     with torch.autocast("cuda", torch.bfloat16):

@@ -8,14 +8,24 @@ from itertools import pairwise
 import pytest
 
 from tests.conftest import make_image
-from tests.training.helpers import Score, config, equal, latest, lines, objective, run_in, run_two_processes, weights
-from vitling import data
+from tests.training.helpers import (
+    ALONE,
+    Score,
+    config,
+    equal,
+    latest,
+    lines,
+    objective,
+    open_store,
+    run_in,
+    run_two_processes,
+    weights,
+)
 from vitling.console import Log
-from vitling.data.store import build_store
 from vitling.errors import Interrupted, InvalidFile
 from vitling.loading import read_json
 from vitling.objectives.progress import Progress
-from vitling.training import CheckpointConfig, OptimConfig, Processes, deadline, fit
+from vitling.training import CheckpointConfig, OptimConfig, deadline, fit
 from vitling.training.checkpoint_content import check_types
 from vitling.training.deadline import Deadline
 from vitling.training.trainer import Trainer
@@ -30,20 +40,20 @@ def store(tmp_path):
         path = tmp_path / "images" / f"c{i % 3}" / f"{i}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         make_image(i % 3, i).save(path)
-    return build_store(data.open(str(tmp_path / "images"), val="none").train, 16)
+    return open_store(tmp_path / "images")
 
 
 class Machine:
-    """A clock that only training steps advance."""
+    """A clock that only training steps advance, by seconds that depend on the step; `compiling` is a part of them."""
 
-    def __init__(self, monkeypatch, seconds_per_step):
+    def __init__(self, monkeypatch, seconds_per_step, compiling=lambda step: 0.0):
         self.now, self.taken = 100.0, 0
-        self.seconds_per_step = seconds_per_step  # a function of the step
         take = Trainer.step
         monkeypatch.setattr(deadline.time, "monotonic", lambda: self.now)
 
         def step(trainer, loaded):
-            self.now += self.seconds_per_step(trainer.done)
+            self.now += seconds_per_step(trainer.done)
+            trainer.seconds_compiling += compiling(trainer.done)
             self.taken += 1
             return take(trainer, loaded)
 
@@ -104,7 +114,7 @@ def test_bursts_of_other_work_change_the_length_few_times(store, tmp_path, monke
     assert 0.75 * 400 <= machine.now - 100 <= 1.05 * 400
 
 
-def test_a_run_has_no_more_epochs_than_were_asked_for(store, tmp_path, monkeypatch):
+def test_a_run_has_no_more_epochs_than_its_limit(store, tmp_path, monkeypatch):
     Machine(monkeypatch, lambda _: 0.01)
     assert train(store, tmp_path / "run", 12, Deadline(1000, 12))[1].epochs == 12
 
@@ -116,14 +126,7 @@ def test_a_run_that_is_overdue_finishes_the_epoch_that_has_begun(store, tmp_path
 
 
 def test_steps_that_compile_are_not_measured(store, tmp_path, monkeypatch):
-    machine = Machine(monkeypatch, lambda step: 12.0 if step == 3 else 1.0)
-    take = Trainer.step
-
-    def step(trainer, loaded):
-        trainer.seconds_compiling += 12.0 if trainer.done == 3 else 0.0
-        return take(trainer, loaded)
-
-    monkeypatch.setattr(Trainer, "step", step)
+    machine = Machine(monkeypatch, lambda step: 12.0 if step == 3 else 1.0, lambda step: 12.0 * (step == 3))
     _, outcome = train(store, tmp_path / "run", 20, Deadline(20 * PER_EPOCH + 11, 40))
     assert outcome.epochs == 20
     assert machine.taken == 20 * PER_EPOCH
@@ -136,15 +139,9 @@ def test_a_twin_gets_its_share_of_the_time_and_the_epochs(monkeypatch):
 
 
 @pytest.mark.parametrize(("excused", "epochs"), [(True, 20), (False, 4)])
-def test_compiling_can_be_excused(store, tmp_path, monkeypatch, excused, epochs):
-    Machine(monkeypatch, lambda step: 1 + 16 * PER_EPOCH if step == 0 else 1.0)
-    take = Trainer.step
-
-    def step(trainer, loaded):
-        trainer.seconds_compiling += 16.0 * PER_EPOCH if trainer.done == 0 else 0.0
-        return take(trainer, loaded)
-
-    monkeypatch.setattr(Trainer, "step", step)
+def test_compiling_can_extend_the_deadline(store, tmp_path, monkeypatch, excused, epochs):
+    seconds = 16 * PER_EPOCH
+    Machine(monkeypatch, lambda step: 1 + seconds * (step == 0), lambda step: seconds * (step == 0))
     _, outcome = train(store, tmp_path / "run", 20, Deadline(20 * PER_EPOCH + 1, 40, excused))
     assert abs(outcome.epochs - epochs) <= 1
 
@@ -159,10 +156,8 @@ def test_two_processes_of_unequal_pace_agree(store, tmp_path):
 # --- schedules --------------------------------------------------------------------------------------------------------
 
 
-def test_schedules_go_on_from_where_they_are_and_end_with_the_run(store):
-    trainer = Trainer(
-        objective(), store, config(epochs=10, batch=BATCH), Processes(0, 1, store.device), Log(silent=True)
-    )
+def test_schedules_continue_from_where_they_are_and_end_with_the_run(store):
+    trainer = Trainer(objective(), store, config(epochs=10, batch=BATCH), ALONE, Log(silent=True))
     trainer.done, planned = 12, 10 * PER_EPOCH
     assert trainer.progress() == Progress(12, planned, 10)
     trainer.change_length(25)

@@ -11,8 +11,20 @@ import pytest
 import torch
 
 from tests.conftest import make_image
-from tests.tiny import Stop, StopAfter, relative_distance, tiny_backbone
-from tests.training.helpers import QUIET, Score, close, config, equal, lines, objective, train, weights
+from tests.tiny import Stop, StopAfter, relative_distance
+from tests.training.helpers import (
+    ALONE,
+    QUIET,
+    Score,
+    close,
+    config,
+    equal,
+    lines,
+    objective,
+    open_store,
+    train,
+    weights,
+)
 from vitling import data
 from vitling.backbones import create
 from vitling.console import Log
@@ -20,13 +32,7 @@ from vitling.data.store import build_store
 from vitling.errors import Interrupted, InvalidFile, RunAborted, UserError
 from vitling.methods.supervised.loss import Supervised
 from vitling.objectives.progress import Progress
-from vitling.training import (
-    CheckpointConfig,
-    OptimConfig,
-    Processes,
-    RunDirectory,
-    compilation,
-)
+from vitling.training import CheckpointConfig, OptimConfig, Processes, RunDirectory, compilation
 from vitling.training.checkpoint import Checkpoints
 from vitling.training.feed import Feed, choose_batch_sizes
 from vitling.training.resume import collect_state, restore
@@ -34,11 +40,6 @@ from vitling.training.schedules import warmup_cosine
 from vitling.training.signals import catch_signals
 from vitling.training.trainer import Trainer
 from vitling.views import ViewsConfig
-
-
-@pytest.fixture
-def store(folder):
-    return build_store(data.open(str(folder), val="none").train, 16)
 
 
 def test_it_learns(store, tmp_path):
@@ -58,24 +59,14 @@ def test_the_same_seed_gives_the_same_weights_and_another_one_does_not(store, tm
     assert not equal(one, other)
 
 
-@pytest.mark.parametrize(("stop_after", "name"), [(1, "adamw"), (2, "adamw"), (3, "adamw"), (2, "sgd"), (2, "muon")])
-def test_a_resumed_run_is_bit_identical(store, tmp_path, stop_after, name):
+@pytest.mark.parametrize(("last", "name"), [(1, "adamw"), (2, "adamw"), (3, "adamw"), (2, "sgd"), (2, "muon")])
+def test_a_resumed_run_is_bit_identical(store, tmp_path, last, name):
     """Stochastic depth, averaged weights and a best epoch all have state to restore."""
     settings = config(optim=OptimConfig(name=name, lr=2e-3, ema=0.9), best="score")
     scores = (0.1, 0.9, 0.3, 0.2)
     whole, expected = train(store, tmp_path / "whole", settings, [Score(*scores)], objective(0.3))
-
-    class Stop(Exception):
-        pass
-
-    class StopsAt(Score):
-        def __call__(self, moment):
-            if moment.epoch == stop_after + 1:
-                raise Stop
-            return super().__call__(moment)
-
     with pytest.raises(Stop):
-        train(store, tmp_path / "run", settings, [StopsAt(*scores)], objective(0.3))
+        train(store, tmp_path / "run", settings, [Score(*scores, last=last)], objective(0.3))
     resumed, outcome = train(store, tmp_path / "run", settings, [Score(*scores)], objective(0.3))
     assert equal(weights(whole), weights(resumed))
     assert (outcome.best.epoch, outcome.best.value) == (2, 0.9)
@@ -103,7 +94,7 @@ def test_a_run_is_resumed_with_the_batches_it_was_started_with(store, tmp_path, 
 def test_a_checkpoint_without_batch_sizes_is_refused_for_other_steps_per_epoch(store, tmp_path):
     def make_trainer(even):
         settings = config(batch=7, loop=replace(QUIET, even=even))
-        return Trainer(objective(), store, settings, Processes(0, 1, torch.device("cpu")), Log())
+        return Trainer(objective(), store, settings, ALONE, Log())
 
     state = collect_state(make_trainer("off"))
     del state["batch_sizes"]
@@ -126,10 +117,8 @@ class Signals(Supervised):
 def test_a_signal_within_an_epoch_saves_the_step(store, tmp_path):
     """Steps, metrics and weights equal those of an uninterrupted run."""
     whole, _ = train(store, tmp_path / "whole", model=objective(0.3))
-    torch.manual_seed(0)
-    signalled = Signals(tiny_backbone(drop_path=0.3), ViewsConfig().plan(16), classes=3)
     with pytest.raises(Interrupted) as stop:
-        train(store, tmp_path / "run", model=signalled)
+        train(store, tmp_path / "run", model=objective(0.3, Signals))
     assert stop.value.exit_code == 143
     assert (tmp_path / "run" / "checkpoints" / "step-00000007.pt").exists()
     resumed, _ = train(store, tmp_path / "run", model=objective(0.3))
@@ -206,7 +195,7 @@ def test_the_time_of_earlier_starts_counts(store, tmp_path):
 def test_a_resume_on_other_images_is_refused(store, folder, tmp_path):
     train(store, tmp_path / "run", config(epochs=2))
     make_image(0, 77).save(folder / "class-0" / "image-00.png")
-    other = build_store(data.open(str(folder), val="none").train, 16)
+    other = open_store(folder)
     with pytest.raises(UserError, match="differ from those this run was started with"):
         train(other, tmp_path / "run")
 
@@ -276,7 +265,7 @@ SHORTAGES = [
 ]
 
 
-class Thirsty(Supervised):
+class MemoryLimited(Supervised):
     """Objective that runs out of memory above a number of images."""
 
     room = 3
@@ -288,9 +277,8 @@ class Thirsty(Supervised):
         return super().forward(views, batch, progress)
 
 
-def thirsty(room: int, problem: Exception = SHORTAGES[0]) -> Thirsty:
-    torch.manual_seed(0)
-    model = Thirsty(tiny_backbone(), ViewsConfig().plan(16), classes=3)
+def make_limited(room: int, problem: Exception = SHORTAGES[0]) -> MemoryLimited:
+    model = objective(kind=MemoryLimited)
     model.room, model.problem = room, problem
     return model
 
@@ -298,7 +286,7 @@ def thirsty(room: int, problem: Exception = SHORTAGES[0]) -> Thirsty:
 @pytest.mark.parametrize("problem", SHORTAGES, ids=lambda problem: type(problem).__name__)
 def test_out_of_memory_splits_batches_and_warns(store, tmp_path, capsys, problem):
     plain, _ = train(store, tmp_path / "plain")
-    model, outcome = train(store, tmp_path / "run", model=thirsty(room=3, problem=problem))
+    model, outcome = train(store, tmp_path / "run", model=make_limited(room=3, problem=problem))
     assert outcome.accumulate == 4
     assert relative_distance(plain.state_dict(), model.state_dict(), objective().state_dict()) < 1e-3
     log = (tmp_path / "run" / "log.txt").read_text()
@@ -306,14 +294,14 @@ def test_out_of_memory_splits_batches_and_warns(store, tmp_path, capsys, problem
     assert "--optim.accumulate 4" in log
 
 
-def test_memory_for_not_even_one_image_ends_the_run(store, tmp_path):
+def test_out_of_memory_with_a_single_image_ends_the_run(store, tmp_path):
     with pytest.raises(RunAborted, match="smaller --batch") as caught:
-        train(store, tmp_path / "run", model=thirsty(room=0))
+        train(store, tmp_path / "run", model=make_limited(room=0))
     assert str(caught.value).count("smaller --batch") == 1
     assert "accumulate" not in str(caught.value)  # each pass has one image already
 
 
-def test_memory_that_ends_in_an_update_ends_the_run(store, tmp_path, monkeypatch):
+def test_out_of_memory_in_an_update_ends_the_run(store, tmp_path, monkeypatch):
     """Some weights may have changed, so the step cannot be repeated; the last checkpoint stays."""
 
     def fail(self, *arguments):
@@ -358,18 +346,16 @@ class Breaks(Supervised):
 
 
 def test_a_loss_that_is_not_finite_stops_and_names_step_and_term(store, tmp_path):
-    torch.manual_seed(0)
-    model = Breaks(tiny_backbone(), ViewsConfig().plan(16), classes=3)
     with pytest.raises(RunAborted, match=r"Step 9 \(epoch 3\): the term '(loss|extra)' is nan"):
-        train(store, tmp_path / "run", model=model)
+        train(store, tmp_path / "run", model=objective(kind=Breaks))
     last = sorted((tmp_path / "run" / "checkpoints").iterdir())[-1]
     assert last.name == "step-00000008.pt"
     saved = torch.load(last, weights_only=True)["objective"]
     assert all(v.isfinite().all() for v in saved.values())
 
 
-def test_the_learning_rate_is_not_blamed_for_the_first_loss(store, tmp_path):
-    model = Breaks(tiny_backbone(), ViewsConfig().plan(16), classes=3)
+def test_the_advice_on_a_first_loss_that_is_not_finite(store, tmp_path):
+    model = objective(kind=Breaks)
     model.first_bad = 0
     with pytest.raises(RunAborted, match=r"Step 0 .* learning rate is not the cause. Check the images"):
         train(store, tmp_path / "run", model=model)
@@ -509,7 +495,7 @@ def test_part_of_an_epoch_has_fewer_batches(store, part, batches):
 @pytest.mark.parametrize(("batch", "images"), [(8, 32), (7, 28)])
 def test_a_run_with_even_batches_repeats_or_leaves_out_other_images_each_epoch(store, tmp_path, batch, images):
     settings = config(epochs=3, batch=batch, loop=replace(QUIET, even="on"))
-    feed = Feed(store, objective().plan, settings, Processes(0, 1, torch.device("cpu")))
+    feed = Feed(store, objective().plan, settings, ALONE)
     batches = [[loaded.key.ids for loaded in feed.batches(epoch, 0)] for epoch in range(40)]
     seen = [np.concatenate(ids) for ids in batches]
     assert {len(ids) for ids in seen} == {images}
@@ -551,7 +537,7 @@ def test_streamed_and_host_pixels_train_equally(folder, tmp_path, sampler):
     assert equal(host, stream)
 
 
-def test_one_rank_of_two_reads_its_half(store, tmp_path):
+def test_other_ranks_write_nothing(store, tmp_path):
     """Rank 1 writes nothing."""
     run = RunDirectory(tmp_path / "run", writes=False)
     run.start({}, ())

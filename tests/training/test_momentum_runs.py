@@ -13,13 +13,12 @@ import torch
 from PIL import Image
 
 from tests.conftest import make_folder
-from tests.methods.drawn import METHODS, make
+from tests.methods.helpers import METHODS, make
 from tests.tiny import Stop, StopAfter, relative_distance, tiny_backbone
-from tests.training.helpers import latest, lines, run_two_processes
+from tests.training.helpers import ALONE, latest, lines, open_store, run_two_processes
 from tests.training.momentum_run import CHANGES, comparable, settings, train
-from vitling import data
 from vitling.console import Log
-from vitling.data.store import Store, build_store
+from vitling.data.store import Store
 from vitling.errors import RunAborted
 from vitling.evaluation.watching import watch_pretraining
 from vitling.methods.dino.loss import DINO
@@ -27,12 +26,10 @@ from vitling.methods.dino.settings import DINOConfig
 from vitling.methods.esvit.loss import EsViT
 from vitling.methods.esvit.settings import adapt, recipe
 from vitling.objectives.progress import Progress
-from vitling.training import CheckpointConfig, Processes, RunDirectory, fit, trainer
+from vitling.training import CheckpointConfig, RunDirectory, fit, trainer
 from vitling.training.optim import make_optimiser
 from vitling.training.pace import measure_pace
 from vitling.views.plan import Flip, Group, Plan, Policy
-
-ALONE = Processes(0, 1, torch.device("cpu"))
 
 
 @pytest.fixture(scope="module")
@@ -42,12 +39,12 @@ def images(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def store(images) -> Store:
-    return build_store(data.open(str(images), val="none").train, 16)
+    return open_store(images)
 
 
 @pytest.fixture(scope="module")
 def two(images, tmp_path_factory) -> Path:
-    """The results of two processes."""
+    """Return the folder with the results of two processes."""
     folder = tmp_path_factory.mktemp("two")
     run_two_processes("tests.training.momentum_run", images, folder)
     return folder
@@ -58,16 +55,16 @@ def two(images, tmp_path_factory) -> Path:
 def test_two_processes_equal_one(method, two, store, tmp_path):
     """Weights, the copy, the queue with its order and the centre."""
     one = train(method, store, tmp_path / "run", ALONE, **comparable(method))
-    other = latest(two / f"{method}-0")["objective"]
+    other = latest(two / method / "0")["objective"]
     assert one.keys() == other.keys()
     assert relative_distance(one, other, make(method).state_dict()) < 1e-3
     for name in ("queue.ids", "queue.keys", "queue.at", "centre.mean", "region_centre.mean"):
         if name in one:
             torch.testing.assert_close(one[name], other[name], atol=1e-4, rtol=0)
-    for a, b in zip(lines(tmp_path / "run"), lines(two / f"{method}-0"), strict=True):
+    for a, b in zip(lines(tmp_path / "run"), lines(two / method / "0"), strict=True):
         assert (a["epoch"], a["step"]) == (b["epoch"], b["step"])
         assert abs(a["loss"] - b["loss"]) < 1e-4
-    assert "Batch norm" not in (two / f"{method}-0" / "log.txt").read_text()
+    assert "Batch norm" not in (two / method / "0" / "log.txt").read_text()
 
 
 @pytest.mark.parametrize("method", ["moco-v2", "dino", "esvit"])
@@ -96,7 +93,9 @@ def test_a_resumed_run_is_bit_identical(method, store, tmp_path):
 def test_steps_of_prototypes_are_counted_from_their_first(method, store, tmp_path, monkeypatch):
     """Prototypes are frozen for an epoch; the rest of the head is not."""
     made = []
-    monkeypatch.setattr(trainer, "make_optimiser", lambda *given: made.append(make_optimiser(*given)) or made[0])
+    monkeypatch.setattr(
+        trainer, "make_optimiser", lambda *arguments: made.append(make_optimiser(*arguments)) or made[0]
+    )
     objective, config = make(method, freeze_epochs=1.0), replace(settings(method), epochs=3)
     steps = fit(objective, store, config, run=RunDirectory(tmp_path)).steps
     active = [step for step in range(steps) if objective.newly_active(Progress(step, steps, 3))]
@@ -128,7 +127,7 @@ FEW = [
 
 
 @pytest.mark.parametrize(("method", "changes"), FEW, ids=str)
-def test_fewer_images_than_a_batch_has_or_a_queue(method, changes, store, tmp_path):
+def test_fewer_images_than_a_batch_or_a_queue(method, changes, store, tmp_path):
     objective = make(method, **changes)
     outcome = fit(objective, store, replace(settings(method), batch=64), run=RunDirectory(tmp_path))
     assert outcome.steps == 4
@@ -142,7 +141,7 @@ def test_fewer_images_than_a_batch_has_or_a_queue(method, changes, store, tmp_pa
 @pytest.mark.parametrize("centre", [0.9, 1.0])
 def test_an_uncentred_teacher_collapses_and_is_stopped(centre, tmp_path):
     """48 images, 320 steps, slightly more than the grace period. Colours stay because they identify these images."""
-    store = build_store(data.open(str(make_folder(tmp_path / "images", each=16)), val="none").train, 16)
+    store = open_store(make_folder(tmp_path / "images", each=16))
     config = DINOConfig(centre=centre, momentum=0.97, prototypes=1024, hidden=128, bottleneck=64)
     config = replace(config, teacher_start=0.04, teacher_temperature=0.04)
     torch.manual_seed(0)
@@ -168,7 +167,7 @@ def test_esvit_for_few_images_collapses_only_without_centring(centre, seed, tmp_
     for i in range(256):
         colours = np.random.default_rng(i).integers(0, 256, (4, 4, 3), dtype=np.uint8)
         Image.fromarray(colours).resize((20, 16), Image.Resampling.BICUBIC).save(images / f"{i:03d}.png")
-    store = build_store(data.open(str(images), val="none").train, 16)
+    store = open_store(images)
     stage = adapt(recipe(epochs=85), len(store))
     config = replace(stage.objective, centre=centre, hidden=128, bottleneck=64, local_crops=0)
     torch.manual_seed(seed)

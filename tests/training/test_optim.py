@@ -69,7 +69,7 @@ def test_fused_sgd_takes_parameters_that_start_later():
     assert torch.allclose(*trained)
 
 
-def test_steps_with_zero_gradients_can_be_uncounted():
+def test_step_counts_can_be_reset():
     """AdamW with reset counts equals AdamW that starts there."""
     slept, fresh = (torch.nn.Parameter(torch.ones(3)) for _ in range(2))
     late, new = (torch.optim.AdamW([p], lr=0.1, weight_decay=0.0) for p in (slept, fresh))

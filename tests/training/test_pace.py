@@ -6,13 +6,11 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
-import torch
 
+from tests.training.helpers import ALONE
 from vitling.console import Log
 from vitling.training import pace
-from vitling.training.processes import Processes
 
-ALONE = Processes(0, 1, torch.device("cpu"))
 BATCH = 32
 
 

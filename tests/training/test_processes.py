@@ -23,24 +23,28 @@ from vitling.training.processes import init_processes
 
 pytestmark = pytest.mark.slow
 COMMON = [
-    "--method",
-    "supervised",
-    "--val",
-    "none",
-    "--size",
-    "8",
-    "--batch",
-    "8",
-    "--loop.trackers",
-    "none",
-    "--loop.device",
-    "cpu",
+    *("--method", "supervised", "--val", "none", "--size", "8", "--batch", "8"),
+    *("--loop.trackers", "none", "--loop.device", "cpu"),
 ]
 EXACT = [*COMMON, "--checkpoint.every-seconds", "0", "--optim.ema", "0.9"]
 
 
 def command(source: Path, out: Path, *flags: str) -> list[str]:
     return [sys.executable, "-m", "vitling", "train", str(source), "--out", str(out), *flags]
+
+
+def train(source: Path, out: Path, *flags: str) -> None:
+    subprocess.run(command(source, out, *flags), check=True, capture_output=True)
+
+
+def torchrun(source: Path, out: Path, *flags: str) -> list[str]:
+    """Return the command that trains in two processes."""
+    head = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-addr", "127.0.0.1"]
+    return [*head, "--master-port", str(free_port()), *command(source, out, *flags)[1:]]
+
+
+def train_in_two(source: Path, out: Path, *flags: str) -> None:
+    subprocess.run(torchrun(source, out, *flags), check=True, capture_output=True, timeout=300)
 
 
 def result(out: Path) -> dict:
@@ -55,7 +59,7 @@ def losses(out: Path) -> list[tuple]:
 def wait_for(condition, seconds: float = 120.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
+        assert time.monotonic() < deadline, "timed out"
         time.sleep(0.01)
 
 
@@ -84,7 +88,7 @@ def test_ten_kills_at_random_moments_change_nothing(tmp_path):
     source = make_folder(tmp_path / "images", classes=3, each=20)
     flags = [*EXACT, "--epochs", "60"]
     whole, out = tmp_path / "whole", tmp_path / "killed"
-    subprocess.run(command(source, whole, *flags), check=True, capture_output=True)
+    train(source, whole, *flags)
     kill_often(command(source, out, *flags, "--resume"), out, seconds_of(whole), kills=10)
     assert result(whole).keys() == result(out).keys()
     assert all((value == result(out)[name]).all() for name, value in result(whole).items())
@@ -132,7 +136,7 @@ def test_a_full_disk_leaves_the_last_checkpoint_whole(folder, tmp_path):
     """The limit on a file's size stands in for the disk: the best epoch's weights make later checkpoints larger."""
     out = tmp_path / "run"
     flags = [*COMMON, "--checkpoint.every-seconds", "0", "--epochs", "2"]
-    subprocess.run(command(folder, out, *flags), check=True, capture_output=True)
+    train(folder, out, *flags)
     size = next((out / "checkpoints").iterdir()).stat().st_size
     (out / "result.json").unlink()
     (out / "checkpoints" / checkpoint_names(out)[-1]).unlink()
@@ -147,12 +151,7 @@ def test_a_full_disk_leaves_the_last_checkpoint_whole(folder, tmp_path):
     assert "Traceback" not in ended.stderr
     assert checkpoint_names(out) == kept
     assert not list((out / "checkpoints").glob(".*"))
-    subprocess.run(command(folder, out, *flags, "--resume"), check=True, capture_output=True)
-
-
-def torchrun(processes: int, port: int, *arguments: str) -> list[str]:
-    head = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes)]
-    return [*head, "--master-addr", "127.0.0.1", "--master-port", str(port), "-m", "vitling", *arguments]
+    train(folder, out, *flags, "--resume")
 
 
 def test_two_processes_give_the_weights_of_one(tmp_path):
@@ -161,11 +160,10 @@ def test_two_processes_give_the_weights_of_one(tmp_path):
     source = make_folder(tmp_path / "images", classes=3, each=11)
     aux = ["--aux", "drloc", "--drloc.hidden", "32", "--drloc.weight", "1"]
     flags = [*COMMON, *aux, "--epochs", "3", "--objective.drop-path", "0", "--optim.lr", "1e-3"]
-    subprocess.run(command(source, tmp_path / "one", *flags), check=True, capture_output=True)
+    train(source, tmp_path / "one", *flags)
     still = [*flags[:-1], "1e-30", "--optim.weight-decay", "0"]
-    subprocess.run(command(source, tmp_path / "start", *still), check=True, capture_output=True)
-    arguments = command(source, tmp_path / "two", *flags)[3:]
-    subprocess.run(torchrun(2, free_port(), *arguments), check=True, capture_output=True, timeout=300)
+    train(source, tmp_path / "start", *still)
+    train_in_two(source, tmp_path / "two", *flags)
     assert relative_distance(result(tmp_path / "one"), result(tmp_path / "two"), result(tmp_path / "start")) < 1e-3
     for (e, s, a), (f, t, b) in zip(losses(tmp_path / "one"), losses(tmp_path / "two"), strict=True):
         assert (e, s) == (f, t)
@@ -177,28 +175,22 @@ def test_two_processes_train_all_stages(folder, tmp_path):
     """A stage starts from files that the first process wrote."""
     flags = [*("--size", "16", "--pretrain-size", "8", "--final-size", "32", "--backbone", "vit_nano_patch4_32")]
     flags += ["--pretrain-epochs", "2", "--epochs", "2", *COMMON[2:4], *COMMON[6:]]
-    arguments = command(folder, tmp_path / "run", *flags)[3:]
-    subprocess.run(torchrun(2, free_port(), *arguments), check=True, capture_output=True, timeout=300)
+    train_in_two(folder, tmp_path / "run", *flags)
     written = json.loads((tmp_path / "run" / "result.json").read_text())
     assert list(written["stages"]) == ["pretrain", "finetune", "large"]
-    timed = command(folder, tmp_path / "timed", *flags[:8], *COMMON[2:4], *COMMON[6:], "--minutes", "0.5")[3:]
-    subprocess.run(torchrun(2, free_port(), *timed), check=True, capture_output=True, timeout=300)
+    train_in_two(folder, tmp_path / "timed", *flags[:8], *COMMON[2:4], *COMMON[6:], "--minutes", "0.5")
     assert "finetune" in json.loads((tmp_path / "timed" / "result.json").read_text())["stages"]
 
 
 def test_two_processes_train_several_seeds(folder, tmp_path):
-    arguments = command(folder, tmp_path / "seeds", *COMMON, "--epochs", "1", "--seeds", "2")[3:]
-    subprocess.run(torchrun(2, free_port(), *arguments), check=True, capture_output=True, timeout=300)
+    train_in_two(folder, tmp_path / "seeds", *COMMON, "--epochs", "1", "--seeds", "2")
     assert json.loads((tmp_path / "seeds" / "seeds.json").read_text())["seeds"] == [0, 1]
 
 
 def test_a_dead_peer_ends_the_run(folder, tmp_path):
     flags = [*COMMON, "--epochs", "100000"]
     out = tmp_path / "run"
-    arguments = command(folder, out, *flags)[3:]
-    process = subprocess.Popen(
-        torchrun(2, free_port(), *arguments), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
-    )
+    process = subprocess.Popen(torchrun(folder, out, *flags), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     try:
         wait_for(lambda: (out / "metrics.jsonl").exists())
         os.kill(peer(out, rank=1), signal.SIGKILL)

@@ -81,7 +81,7 @@ def test_another_phase_is_captured_anew(replayer):
 
 
 def test_a_failure_is_warned_about_once(replayer, warnings, monkeypatch):
-    def fails(*given):
+    def fails(*arguments):
         raise RuntimeError("operation not permitted when stream is capturing\nmore")
 
     monkeypatch.setattr(replay, "_CapturedStep", fails)

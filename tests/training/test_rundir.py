@@ -34,7 +34,7 @@ def killed(tmp_path) -> Path:
 
 
 @pytest.mark.parametrize("flags", [(), ("--resume",), ("--overwrite",)], ids=str)
-def test_a_start_killed_before_its_settings_were_saved_is_no_dead_end(folder, killed, flags):
+def test_a_start_killed_before_its_settings_were_saved_can_be_repeated(folder, killed, flags):
     assert train(folder, killed, *flags) == 0
     assert read(killed / "result.json")["finished"]
     assert not list(killed.rglob(".*"))

@@ -22,8 +22,7 @@ def test_epochs_done_are_whole_at_every_step():
 
 
 @pytest.mark.parametrize(
-    ("epoch", "weight"),
-    [(0, 0), (1, 0.025), (10, 0.25), (20, 0.5), (21, 0.4982), (50, 0.4464), (100, 0.3571)],
+    ("epoch", "weight"), [(0, 0), (1, 0.025), (10, 0.25), (20, 0.5), (21, 0.4982), (50, 0.4464), (100, 0.3571)]
 )
 def test_the_released_weight_of_drloc(epoch, weight):
     schedule = rise_and_fall(0.5, 20, 300)

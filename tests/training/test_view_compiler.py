@@ -14,7 +14,7 @@ from torch._inductor.utils import fresh_cache
 from torch.utils._pytree import tree_flatten
 
 from tests.tiny import tiny_backbone
-from tests.training.helpers import QUIET, StandInTask, config
+from tests.training.helpers import ALONE, QUIET, StandInTask, config
 from vitling.console import Log
 from vitling.errors import RunAborted
 from vitling.methods.idmm.loss import IDMM
@@ -24,16 +24,11 @@ from vitling.training import compilation, helpers, view_compiler
 from vitling.training.pace import iterate_batches, measure_pace, run_steps
 from vitling.training.processes import Processes
 from vitling.training.trainer import Trainer
-from vitling.training.view_compiler import (
-    can_precompile_views,
-    make_task,
-    precompile_views,
-)
+from vitling.training.view_compiler import can_precompile_views, make_task, precompile_views
 from vitling.views import Plan, ViewsConfig
 from vitling.views.plan import Group, Mix
 from vitling.views.policies import idmm_finetune, idmm_pretrain
 
-ALONE = Processes(0, 1, torch.device("cpu"))
 PLANS = {"own": ViewsConfig().plan(16), "pretrain": idmm_pretrain(16), "finetune": idmm_finetune(16)}
 
 
@@ -170,7 +165,7 @@ def test_a_trial_that_the_other_process_starves_does_not_end_the_run(compiled, t
         ("on", "cuda", 1, 8, 10, False),
     ],
 )
-def test_when_it_is_possible(how, device, world, cores, gigabytes, possible, monkeypatch):
+def test_conditions_for_compiling_in_another_process(how, device, world, cores, gigabytes, possible, monkeypatch):
     monkeypatch.setattr(view_compiler, "_started", False)
     monkeypatch.setattr(helpers, "count_cores", lambda: cores)
     monkeypatch.setattr(helpers, "get_free_memory", lambda: 64 * 2**30)

@@ -20,7 +20,7 @@ def as_array(batch: Tensor) -> np.ndarray:
 
 
 def errors(ours: Tensor, theirs: Image.Image | np.ndarray) -> tuple[float, float]:
-    """Mean and 99.9th percentile of the absolute difference, in 1/255."""
+    """Return the mean and the 99.9th percentile of the absolute difference, in 1/255."""
     difference = np.abs(as_array(ours) - np.asarray(theirs).astype(float))
     return float(difference.mean()), float(np.quantile(difference, 0.999))
 

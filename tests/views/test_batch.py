@@ -6,24 +6,19 @@ import numpy as np
 import pytest
 import torch
 
-from tests.views.batches import ASPECT, NORMALISE, PIXELS, N, batch_key
+from tests.views.batches import NORMALISE, N, batch_key, render
 from vitling.keys import make_key, make_rng
-from vitling.views import BatchKey, Group, Mix, Normaliser, Plan, Policy, Renderer, ViewBatch
+from vitling.views import Group, Mix, Normaliser, Plan, Policy, Renderer, ViewBatch
 
 POLICY = Policy(erase=0.5)
 MULTI_CROP = Plan((Group(16, 2, POLICY, Mix(mixup=0.8, cutmix=1.0)), Group(8, 3, POLICY, Mix(cutmix=1.0, per="batch"))))
-
-
-def render(plan: Plan, key: BatchKey, local) -> list:
-    view_batch = ViewBatch(plan, key, np.array(local))
-    return view_batch.render(PIXELS[view_batch.instances], ASPECT[view_batch.instances], Renderer(NORMALISE))
 
 
 @pytest.mark.parametrize(("per", "parts"), [("image", 1), ("batch", 1), ("image", 5), ("batch", 5)])
 def test_a_slice_renders_the_same_views_as_the_whole_batch(per, parts):
     """Two processes, or two accumulated passes, render the same pictures as one, mixing partners included."""
     plan = Plan(tuple(replace(g, mix=replace(g.mix, per=per, parts=parts)) for g in MULTI_CROP.groups))
-    whole = render(plan, batch_key(), range(N))
+    whole = render(plan)
     for local in (range(5), range(5, N), [3]):
         for ours, theirs in zip(render(plan, batch_key(), local), whole):
             rows = torch.cat([torch.tensor(list(local)) + N * view for view in range(theirs.count)])
@@ -35,7 +30,7 @@ def test_a_slice_renders_the_same_views_as_the_whole_batch(per, parts):
 def test_an_image_looks_the_same_in_any_batch():
     plan = Plan((Group(16, 2, POLICY),))
     alone = render(plan, batch_key(ids=[7]), [0])[0].pixels
-    together = render(plan, batch_key(), range(N))[0].pixels
+    together = render(plan)[0].pixels
     assert torch.equal(alone[0], together[7])
     assert torch.equal(alone[1], together[N + 7])
 
@@ -43,12 +38,12 @@ def test_an_image_looks_the_same_in_any_batch():
 @pytest.mark.parametrize("change", [{"seed": 1}, {"epoch": 3}])
 def test_another_seed_or_epoch_looks_different(change):
     plan = Plan((Group(16, 1, POLICY),))
-    before, after = (render(plan, batch_key(**c), range(N))[0].pixels for c in ({}, change))
+    before, after = (render(plan, batch_key(**c))[0].pixels for c in ({}, change))
     assert not any(torch.equal(a, b) for a, b in zip(before, after))
 
 
 def test_views_of_an_image_differ_and_sizes_fit():
-    first, second = render(MULTI_CROP, batch_key(), range(N))
+    first, second = render(MULTI_CROP)
     assert first.pixels.shape == (2 * N, 3, 16, 16)
     assert second.pixels.shape == (3 * N, 3, 8, 8)
     assert not torch.equal(first.pixels[:N], first.pixels[N:])
@@ -71,19 +66,19 @@ def test_partners_are_named_by_instance_and_mixed_by_lambda():
 
 
 def test_partners_cover_the_batch():
-    views = render(Plan((Group(8, 1, POLICY, Mix(cutmix=1.0)),)), batch_key(), range(N))[0]
+    views = render(Plan((Group(8, 1, POLICY, Mix(cutmix=1.0)),)))[0]
     assert sorted(views.partner.tolist()) == list(range(N))
 
 
 def test_one_draw_per_batch_gives_one_lambda():
-    views = render(Plan((Group(8, 2, POLICY, Mix(mixup=1.0, per="batch")),)), batch_key(), range(N))[0]
+    views = render(Plan((Group(8, 2, POLICY, Mix(mixup=1.0, per="batch")),)))[0]
     assert len(views.lam.unique()) == 1
 
 
 @pytest.mark.parametrize("parts", [1, 3, 5, N, N + 4])
 def test_parts_of_a_batch_are_mixed_separately(parts):
     """As on that many GPUs: partners come from the same GPU in every view, and each GPU draws its own lambda."""
-    views = render(Plan((Group(8, 2, POLICY, Mix(mixup=1.0, per="batch", parts=parts)),)), batch_key(), range(N))[0]
+    views = render(Plan((Group(8, 2, POLICY, Mix(mixup=1.0, per="batch", parts=parts)),)))[0]
     partner, lam = views.partner.reshape(2, N), views.lam.reshape(2, N)
     assert sorted(views.partner.tolist()) == sorted([*range(N)] * 2)
     assert torch.equal(lam[0], lam[1])

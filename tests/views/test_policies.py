@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.views.batches import ASPECT, NORMALISE, PIXELS, N, batch_key
+from tests.views.batches import ASPECT, NORMALISE, PIXELS, N, batch_key, render
 from vitling.errors import UserError
 from vitling.ranges import check_ranges
 from vitling.views import (
@@ -18,6 +18,7 @@ from vitling.views import (
     Solarise,
     ViewBatch,
     ViewChanges,
+    Views,
     ViewsConfig,
     eval_view,
 )
@@ -26,15 +27,14 @@ from vitling.views.policies import POLICIES, make_plan
 from vitling.views.renderer import FunctionCache, Renderer
 
 
-def render(name: str, size: int = 24, local=range(N), functions=None, **changes) -> list:
-    view_batch = ViewBatch(make_plan(name, size), batch_key(**changes), np.array(local))
-    return view_batch.render(PIXELS[view_batch.instances], ASPECT[view_batch.instances], Renderer(NORMALISE, functions))
+def render_policy(name: str, local=range(N), functions=None, **changes) -> list[Views]:
+    return render(make_plan(name, 24), batch_key(**changes), local, functions)
 
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_every_policy_renders_finite_views_of_its_sizes(name):
     plan = make_plan(name, 24)
-    for group, views in zip(plan.groups, render(name)):
+    for group, views in zip(plan.groups, render_policy(name)):
         assert views.pixels.shape == (group.count * N, 3, group.size, group.size)
         assert views.pixels.isfinite().all()
 
@@ -42,7 +42,7 @@ def test_every_policy_renders_finite_views_of_its_sizes(name):
 @pytest.mark.parametrize("name", POLICIES)
 def test_a_slice_renders_the_same_views_as_the_whole_batch(name):
     """Every operation depends only on its own image."""
-    whole, part = render(name), render(name, local=[2, 9])
+    whole, part = render_policy(name), render_policy(name, local=[2, 9])
     for ours, theirs in zip(part, whole):
         rows = torch.cat([torch.tensor([2, 9]) + N * view for view in range(theirs.count)])
         assert torch.allclose(ours.pixels, theirs.pixels[rows], atol=1e-4)
@@ -54,7 +54,7 @@ def test_tabulated_numbers_give_the_same_views(name, epoch):
     """The path that compiled functions take."""
     made = []
     functions = FunctionCache(lambda function: made.append(function.func) or function)
-    for ours, theirs in zip(render(name, epoch=epoch, functions=functions), render(name, epoch=epoch)):
+    for ours, theirs in zip(render_policy(name, epoch=epoch, functions=functions), render_policy(name, epoch=epoch)):
         assert torch.equal(ours.pixels, theirs.pixels)
         assert (ours.lam is None) == (theirs.lam is None)
         assert ours.lam is None or torch.equal(ours.lam, theirs.lam)
@@ -84,7 +84,7 @@ def test_policies_have_the_papers_numbers():
 
 
 def test_idmm_finetuning_alternates_mixup_and_cutmix():
-    even, odd = render("idmm-finetune", epoch=4)[0], render("idmm-finetune", epoch=5)[0]
+    even, odd = render_policy("idmm-finetune", epoch=4)[0], render_policy("idmm-finetune", epoch=5)[0]
     assert even.lam.min() >= 0.5
     (mix,) = (group.mix for group in make_plan("idmm-finetune").groups)
     assert (mix.at_epoch(4).cutmix, mix.at_epoch(5).mixup) == (0, 0)
@@ -93,12 +93,12 @@ def test_idmm_finetuning_alternates_mixup_and_cutmix():
 
 
 def test_groups_of_a_plan_draw_differently():
-    first, second = render("byol")
+    first, second = render_policy("byol")
     assert not torch.allclose(first.pixels, second.pixels)
 
 
 def test_eval_policy_matches_eval_view():
-    ours = render("eval")[0].pixels
+    ours = render_policy("eval")[0].pixels
     assert torch.allclose(ours, eval_view(PIXELS, ASPECT, 24, 0.875, NORMALISE.mean, NORMALISE.std), atol=1e-5)
 
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from PIL import Image
 
-from tests.views.batches import ASPECT, NORMALISE, PIXELS, N, batch_key
-from vitling.views import Draws, Flip, Group, Mix, Plan, Policy, Renderer, Rescale, ViewBatch
+from tests.views.batches import ASPECT, PIXELS, N, render
+from vitling.views import Draws, Flip, Group, Mix, Plan, Policy, Rescale
 from vitling.views.geometry import crop, find_inside, rescale_boxes
 from vitling.views.policies import make_plan
 
@@ -64,7 +64,7 @@ def test_the_outside_is_zero_and_follows_the_flip(mix):
     """Mixing comes after normalisation, so that the outside is not a colour."""
     policy = Policy(rescale=Rescale((16.0, 16.0), longest=24.0), steps=(Flip(0.5),))
     plan = Plan((Group(CANVAS, policy=policy, mix=mix, return_boxes=True),))
-    views = ViewBatch(plan, batch_key(), np.arange(N)).render(PIXELS, ASPECT, Renderer(NORMALISE))[0]
+    views = render(plan)[0]
     left, top, width, height = views.boxes.T
     assert (width < 0).any()
     assert (width > 0).any()

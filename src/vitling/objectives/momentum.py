@@ -39,10 +39,6 @@ class MomentumCopy(nn.Module):
         self.fast += [] if regions is None else regions.parameters()
 
     @torch.no_grad()
-    def forward(self, pixels: Tensor, views: int = 1) -> Tensor:
-        return apply_by_view(self.head, self.backbone(pixels).pooled, views)
-
-    @torch.no_grad()
     def features(self, pixels: Tensor) -> Features:
         return self.backbone(pixels)
 
@@ -68,10 +64,10 @@ def join_pixels(views: list[Views]) -> Tensor:
     return views[0].pixels if len(views) == 1 else torch.cat([view.pixels for view in views])
 
 
-def apply_by_view(head: Callable[[Tensor], Tensor], rows: Tensor, views: int) -> Tensor:
-    """Apply the head to one view after the other, so that its batch norm uses the statistics of each view, as in the
-    code of these methods. Without batch norm, one call would do the same."""
-    return torch.cat([head(view) for view in rows.chunk(views)]) if views > 1 else head(rows)
+def apply_by_view(head: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
+    """Apply the head to the first view and then to the second, so that its batch norm uses the statistics of each, as
+    in the code of these methods. Without batch norm, one call would do the same."""
+    return torch.cat([head(view) for view in rows.chunk(2)])
 
 
 def cosine_momentum(start: float, progress: Progress) -> float:

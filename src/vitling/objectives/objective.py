@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from vitling.backbones.backbone import Backbone
 from vitling.backbones.features import Features
+from vitling.objectives.momentum import MomentumCopy
 from vitling.objectives.progress import Progress, Schedule
 from vitling.views.plan import Plan
 from vitling.views.renderer import Views
@@ -58,8 +59,8 @@ class Objective(nn.Module):
         raise NotImplementedError
 
     def networks(self) -> list[nn.Module]:
-        """Return the networks that are worth compiling: the backbone, and all others that run on whole views."""
-        return [self.backbone]
+        """Return the networks that are worth compiling: the backbone, and its momentum copy if there is one."""
+        return [self.backbone, *(part.backbone for part in self.children() if isinstance(part, MomentumCopy))]
 
     @property
     def final_backbone(self) -> Backbone:

@@ -39,23 +39,24 @@ def _region_centres(backbone: Backbone, side: int, stride: int, device: torch.de
 
 
 @torch.no_grad()
-def match_by_place(seen: Sequence[RegionLines], images: int) -> Tensor:
-    """Match the student's regions with the teacher's: [B, S, R]. The first of `seen` are the global views, the
-    teacher's.
+def match_by_place(student: Sequence[RegionLines], images: int) -> Tensor:
+    """Match the student's regions with the teacher's: [B, S, R]. The student's first views are the global ones, which
+    the teacher sees too.
 
     A region is matched with the four regions around its centre in the other view, weighted bilinearly, or with none if
     its centre lies outside. A pair of views counts by the part that matches, and regions of a view count equally. An
     image's shares sum to 1, or to 0 if none of its views overlap.
     """
-    wide, blocks = seen[0], []
-    for some in seen:
-        down = _match_lines(_edges(some.boxes, 1, images), some.rows, _edges(wide.boxes, 1, images), wide.rows)
-        across = _match_lines(_edges(some.boxes, 0, images), some.columns, _edges(wide.boxes, 0, images), wide.columns)
+    teacher, blocks = student[0], []
+    across_teacher, down_teacher = (_edges(teacher.boxes, axis, images) for axis in (0, 1))
+    for views in student:
+        down = _match_lines(_edges(views.boxes, 1, images), views.rows, down_teacher, teacher.rows)
+        across = _match_lines(_edges(views.boxes, 0, images), views.columns, across_teacher, teacher.columns)
         block = down[:, :, :, None, :, :, None] * across[:, :, None, :, :, None]  # [B, V, h, w, G, h', w']
         block = block.flatten(5, 6).flatten(2, 3)
         blocks.append(block / block.shape[2])
-    itself = torch.eye(blocks[0].shape[1], dtype=torch.bool, device=blocks[0].device)[:, None, :, None]
-    blocks[0] = blocks[0].masked_fill(itself, 0.0)
+    same_view = torch.eye(blocks[0].shape[1], dtype=torch.bool, device=blocks[0].device)[:, None, :, None]
+    blocks[0] = blocks[0].masked_fill(same_view, 0.0)
     matching = torch.cat([block.flatten(3, 4).flatten(1, 2) for block in blocks], dim=1)
     return matching / matching.sum((1, 2), keepdim=True).clamp(min=torch.finfo(matching.dtype).tiny)
 

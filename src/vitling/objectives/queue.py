@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+_STATE = ("keys", "ids", "at")  # buffers, each with a twin `new_...` for what this step adds
+
 
 class KeyQueue(nn.Module):
     """Unit `keys` [K, D] and the `ids` [K] of their images, -1 for the random initial keys.
@@ -23,18 +25,15 @@ class KeyQueue(nn.Module):
 
     def __init__(self, size: int, dim: int):
         super().__init__()
-        state = {
-            "keys": F.normalize(torch.randn(size, dim), dim=1),
-            "ids": torch.full((size,), -1),
-            "at": torch.zeros((), dtype=torch.int64),
-        }
-        for name, value in state.items():
+        keys = F.normalize(torch.randn(size, dim), dim=1)
+        for name, value in zip(_STATE, (keys, torch.full((size,), -1), torch.zeros((), dtype=torch.int64))):
             self.register_buffer(name, value)
             self.register_buffer(f"new_{name}", value.clone(), persistent=False)
 
     def begin(self) -> None:
         """Discard what an aborted step added. Call this before a step."""
-        self._copy(self._now(), self._next())
+        for name in _STATE:
+            getattr(self, f"new_{name}").copy_(getattr(self, name))
 
     @torch.no_grad()
     def add(self, keys: Tensor, ids: Tensor) -> None:
@@ -48,19 +47,9 @@ class KeyQueue(nn.Module):
 
     def end(self) -> None:
         """Make the added keys visible. Call this after a step."""
-        self._copy(self._next(), self._now())
+        for name in _STATE:
+            getattr(self, name).copy_(getattr(self, f"new_{name}"))
 
     def health(self) -> float:
         """Return sqrt(1 - |mean key|^2): 0 if all keys are equal, 1 if they are spread evenly."""
         return float((1 - self.keys.mean(0).square().sum()).clamp(min=0).sqrt())
-
-    def _now(self) -> tuple[Tensor, ...]:
-        return self.keys, self.ids, self.at
-
-    def _next(self) -> tuple[Tensor, ...]:
-        return self.new_keys, self.new_ids, self.new_at
-
-    @staticmethod
-    def _copy(source: tuple[Tensor, ...], target: tuple[Tensor, ...]) -> None:
-        for value, place in zip(source, target):
-            place.copy_(value)

@@ -38,27 +38,27 @@ def split_regions(grid: Tensor, images: int) -> Tensor:
 
 def join_regions(regions: Sequence[Tensor]) -> Tensor:
     """Join the regions of views of several sizes, [B, V, T, D] each, to [B, S, D]."""
-    return torch.cat([some.flatten(1, 2) for some in regions], dim=1)
+    return torch.cat([group.flatten(1, 2) for group in regions], dim=1)
 
 
 @torch.no_grad()
 def match_by_features(
-    seen: Sequence[Tensor], taught: Tensor, match: Literal["argmax", "sinkhorn"] = "argmax"
+    student: Sequence[Tensor], teacher: Tensor, match: Literal["argmax", "sinkhorn"] = "argmax"
 ) -> Tensor:
     """Match the student's regions [B, V, T, D], global views first, with the teacher's [B, G, T', D] by cosine (Eq. 2).
 
     Regions are compared within an image, one size of views at a time. All pairs of different views have equal shares,
     and so have the student's regions within a pair; an image's shares sum to 1.
     """
-    images, teachers, theirs, _ = taught.shape
-    pairs = teachers * (sum(some.shape[1] for some in seen) - 1)
-    with torch.autocast(taught.device.type, enabled=False):
-        keys = normalise_rows(taught.flatten(1, 2)).transpose(1, 2)
-        cosines = [(normalise_rows(some.flatten(1, 2)) @ keys).view(*some.shape[:3], teachers, theirs) for some in seen]
+    images, views, regions, _ = teacher.shape
+    pairs = views * (sum(group.shape[1] for group in student) - 1)
+    with torch.autocast(teacher.device.type, enabled=False):
+        keys = normalise_rows(teacher.flatten(1, 2)).transpose(1, 2)
+        cosines = [(normalise_rows(g.flatten(1, 2)) @ keys).view(*g.shape[:3], views, regions) for g in student]
     matchings = [_MATCHES[match](block) / (pairs * block.shape[2]) for block in cosines]
-    itself = torch.eye(teachers, dtype=torch.bool, device=taught.device)[:, None, :, None]
-    matchings[0] = matchings[0].masked_fill(itself, 0.0)
-    return torch.cat([some.reshape(images, -1, teachers * theirs) for some in matchings], dim=1)
+    same_view = torch.eye(views, dtype=torch.bool, device=teacher.device)[:, None, :, None]
+    matchings[0] = matchings[0].masked_fill(same_view, 0.0)
+    return torch.cat([matching.reshape(images, -1, views * regions) for matching in matchings], dim=1)
 
 
 def _assign_nearest(cosines: Tensor) -> Tensor:
@@ -145,12 +145,14 @@ class _CrossEntropy(torch.autograd.Function):
         d_weights = torch.zeros_like(weights, dtype=torch.float32)
         at_once = max(1, BLOCK // (sum(matching.shape[1:]) * len(weights)))
         for i in range(0, images, at_once):
-            some = slice(i, i + at_once)
-            share = matching[some] * regions  # about 1, because smaller numbers underflow in fp16
-            given = student[some].to(weights.dtype), weights, teacher[some], teacher_prototypes, offset, share, least
-            of_some, d_student[some], slopes = _compute_block(*given)
-            loss += of_some
-            d_weights += slopes
+            block = slice(i, i + at_once)
+            share = matching[block] * regions  # about 1, because smaller numbers underflow in fp16
+            u, v = student[block].to(weights.dtype), teacher[block]
+            block_loss, d_student[block], d_block = _compute_block(
+                u, weights, v, teacher_prototypes, offset, share, least
+            )
+            loss += block_loss
+            d_weights += d_block
         count = images * regions
         ctx.scales = (1 / count, student.dtype), (1 / (count * temperature), prototypes.dtype)
         ctx.save_for_backward(d_student, d_weights)
@@ -159,10 +161,10 @@ class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        of_student, of_prototypes = (
+        d_student, d_prototypes = (
             (gradients[0] * scale * saved).to(dtype) for saved, (scale, dtype) in zip(ctx.saved_tensors, ctx.scales)
         )
-        return of_student, of_prototypes, None, None, None, None, None
+        return d_student, d_prototypes, None, None, None, None, None
 
 
 def _compute_block(
@@ -177,11 +179,11 @@ def _compute_block(
     answers = logits.softmax(1)
     total = _log_sums(logits[:own], answers[:own], least)
     del logits
-    met = (answers @ weights).float()  # q W, and p W
-    due = share @ met[own:].view(v.shape)
-    loss = (mass.flatten() * total).sum() - (u * due).sum()
+    means = (answers @ weights).float()  # q W, and p W
+    targets = share @ means[own:].view(v.shape)
+    loss = (mass.flatten() * total).sum() - (u * targets).sum()
     rows = torch.cat([(mass * u).flatten(0, 1), (share.transpose(1, 2) @ -u.float()).flatten(0, 1)])
-    return loss, mass * met[:own].view(u.shape) - due, answers.T @ rows.to(u.dtype)
+    return loss, mass * means[:own].view(u.shape) - targets, answers.T @ rows.to(u.dtype)
 
 
 def _log_sums(logits: Tensor, shares: Tensor, least: float) -> Tensor:

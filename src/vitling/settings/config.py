@@ -20,7 +20,7 @@ from vitling.views.config import ViewChanges, ViewsConfig
 from vitling.views.plan import Plan
 
 
-def shown(metavar: str, hint: str = "", name: str | None = None) -> Any:
+def show_as(metavar: str, hint: str = "", name: str | None = None) -> Any:
     """Show this metavar and hint in the help instead of an uninformative default such as None."""
     return tyro.conf.arg(metavar=metavar, help_behavior_hint=hint, name=name)
 
@@ -40,48 +40,48 @@ OPEN_NUMBER = Range(1, planned=PLANNED)
 class RunConfig:
     """Settings that all training commands share."""
 
-    source: Annotated[str, tyro.conf.Positional, shown("DATA", "(required, unless with --resume)")] = ""
+    source: Annotated[str, tyro.conf.Positional, show_as("DATA", "(required, unless with --resume)")] = ""
     """Your images: a folder, CSV, Parquet file, tar, npz, torchvision:NAME?root=DIR, flowers102:DIR or embedded:digits.
     Write train=A,test=B if the splits are in different places."""
-    out: Annotated[str, shown("DIR", "(required)")] = ""
+    out: Annotated[str, show_as("DIR", "(required)")] = ""
     """Directory for the run. It must be new or empty, unless you pass --resume or --overwrite."""
-    backbone: Annotated[str | None, shown("NAME")] = None
+    backbone: Annotated[str | None, show_as("NAME")] = None
     """The network; `vitling list backbones` shows tested ones. Default: pvt_v2_b0, or a small ViT for tiny images;
     `train` without a GPU: resnet10t."""
-    from_: Annotated[str | None, shown("PATH", name="from")] = None
+    from_: Annotated[str | None, show_as("PATH", name="from")] = None
     """Start from the weights of a run, model folder, checkpoint or timm file, without its head."""
-    size: Annotated[int | None, SIDE, shown("INT")] = None
+    size: Annotated[int | None, SIDE, show_as("INT")] = None
     """Side of a view in pixels. Default: 224, less for smaller images; `train` without a GPU: 64."""
     epochs: Annotated[int, AT_LEAST_1] = 100
     """Passes over the training images."""
     batch: Annotated[int, AT_LEAST_1] = 128
     """Images per optimiser step, over all processes."""
-    minutes: Annotated[float | None, MINUTES, shown("MINUTES")] = None
+    minutes: Annotated[float | None, MINUTES, show_as("MINUTES")] = None
     """Fit the run into this many minutes, if needed with fewer epochs than --epochs. Compilation is included."""
     seed: Annotated[int, SEED] = 0
     """Random seed of the weights, the views and the order of images."""
     seeds: Annotated[int, AT_LEAST_1] = 1
     """Number of runs with different seeds, in --out/seed0, seed1, ...; all hold out the same images."""
-    split_seed: Annotated[int | None, SEED, shown("INT")] = None
+    split_seed: Annotated[int | None, SEED, show_as("INT")] = None
     """Random seed of the hold-out or the folds. Default: --seed."""
     init: Literal["default", "mimetic"] = "default"
     """Initial weights, unless --from gives them. mimetic, which `train` plans for plain ViTs: the products of query and
     key weights start close to the identity, as in trained ViTs, and positions as sines and cosines."""
     aux: Literal["none", "drloc"] = "none"
     """Auxiliary loss. drloc: also predict the distance between pairs of tokens."""
-    val: Annotated[str | None, shown("none|FRACTION")] = None
+    val: Annotated[str | None, show_as("none|FRACTION")] = None
     """Images to hold out for validation: none, or a fraction such as 0.2. Default: the data's own val split, else 0.1.
     `train` holds out nothing if there is a test split and at most 5,000 training images."""
     store: Literal["auto", "device", "host", "stream"] = "auto"
     """Place of the decoded images: GPU memory, host memory, or disk (stream). auto takes the first that has room."""
-    store_size: Annotated[int | None, SIDE, shown("INT")] = None
+    store_size: Annotated[int | None, SIDE, show_as("INT")] = None
     """Side of the decoded images in pixels.
     Default: 12/7 of the view size, more for small crops (up to 8 GB in all), and at most the size of the images."""
     cache: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = True
     """Keep decoded images on disk (in VITLING_CACHE) for the next start; --no-cache decodes them every time."""
     report: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = True
     """Write report.html at the end: results, curves, mistakes and a map of the images. --no-report skips it."""
-    labels: Annotated[str | None, shown("CSV")] = None
+    labels: Annotated[str | None, show_as("CSV")] = None
     """Corrected labels: a CSV with the columns path and label, such as the edited suspects.csv of `vitling doctor`.
     An image with an empty label, or the label drop, is left out."""
     allow_bad: bool = False
@@ -124,9 +124,9 @@ class RunConfig:
 class LabelledConfig(RunConfig):
     """Settings of training on labels."""
 
-    eval_every: Annotated[int | None, AT_LEAST_1, shown("INT")] = None
+    eval_every: Annotated[int | None, AT_LEAST_1, show_as("INT")] = None
     """Epochs between evaluations on the validation split. Default: about 50 evaluations per run, 10 with --minutes."""
-    test_size: Annotated[int | None, SIDE, shown("INT")] = None
+    test_size: Annotated[int | None, SIDE, show_as("INT")] = None
     """Side of a view in pixels for validation, test and the saved model. Default: --size, or what `train` plans.
     Random crops enlarge objects in training, so larger views at test time often score higher."""
     test: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = True
@@ -172,27 +172,27 @@ class PretrainConfig(MethodsConfig, RunConfig):
 
     method: MethodName = "idmm"
     """Pre-training method; `vitling list methods` describes them. idmm: tell every image from every other."""
-    preset: Annotated[_Preset, shown("{paper,released,adamw}", "(default: the method's)")] = "auto"
+    preset: Annotated[_Preset, show_as("{paper,released,adamw}", "(default: the method's)")] = "auto"
     """Recipe of the optimiser, learning rate, warm-up and smoothing. paper; released: its code's (idmm); or adamw.
     adamw replaces SGD with IDMM's AdamW and is the default of simclr, supcon, moco-v2, densecl.
     Settings that you pass win over any preset."""
     epochs: Annotated[int, AT_LEAST_1] = 800
     """Passes over the training images. The default for esvit is higher below 2,000 images and lower above."""
-    views_budget: Annotated[float | None, POSITIVE, shown("VIEWS")] = None
+    views_budget: Annotated[float | None, POSITIVE, show_as("VIEWS")] = None
     """Instead of --epochs: train for about this many views in total (3.8e9 in the EsViT paper)."""
-    batch: Annotated[int, OPEN_NUMBER, shown("INT", "(default: the method's)")] = PLANNED
+    batch: Annotated[int, OPEN_NUMBER, show_as("INT", "(default: the method's)")] = PLANNED
     """Images per optimiser step, over all processes.
     Default: 256; 512 for simclr, supcon, dino; 64 to 512 for esvit, depending on the number of images."""
-    size: Annotated[int | None, SIDE, shown("INT")] = None
+    size: Annotated[int | None, SIDE, show_as("INT")] = None
     """Side of a view in pixels. Default: 112, less for smaller images."""
-    val: Annotated[str | None, shown("none|FRACTION")] = "none"
+    val: Annotated[str | None, show_as("none|FRACTION")] = "none"
     """Images to hold out: none (pre-train on everything except a test split), or a fraction such as 0.2."""
-    continue_from: Annotated[str | None, shown("RUN")] = None
+    continue_from: Annotated[str | None, show_as("RUN")] = None
     """Continue from the step, weights and optimiser state of a run or checkpoint file, with an additional loss.
     Use it for esvit after dino or after its view loss. Images, --batch and shared settings must be the same."""
     drop_path: Annotated[float, FRACTION] = 0.1
     """Stochastic depth of the last block; it decreases linearly towards the first."""
-    watch_every: Annotated[int | None, AT_LEAST_1, shown("INT")] = None
+    watch_every: Annotated[int | None, AT_LEAST_1, show_as("INT")] = None
     """Epochs between evaluations of the features: k-NN if there are labels, else their standard deviation.
     Default: 40 evaluations per run, 10 with --minutes."""
     on_collapse: Literal["stop", "warn"] = "stop"
@@ -212,7 +212,7 @@ class PretrainConfig(MethodsConfig, RunConfig):
 class FinetuneConfig(LabelledConfig):
     """Settings of `vitling finetune`."""
 
-    from_: Annotated[str | None, shown("PATH", "(required, unless with --resume)", name="from")] = None
+    from_: Annotated[str | None, show_as("PATH", "(required, unless with --resume)", name="from")] = None
     """Start from the weights of a run, model folder, checkpoint or timm file."""
     keep_head: bool = False
     """Keep the head of --from too: a run or model folder with the same classes."""
@@ -231,22 +231,22 @@ class TrainConfig(MethodsConfig, LabelledConfig):
 
     method: _Method = "auto"
     """Method of the first stage (`vitling list methods`). supervised: no first stage, train on labels only."""
-    preset: Annotated[Literal["auto", "paper", "released"], shown("{paper,released}", "(default: planned)")] = "auto"
+    preset: Annotated[Literal["auto", "paper", "released"], show_as("{paper,released}", "(default: planned)")] = "auto"
     """Learning rate, warm-up and smoothing of the second stage and of IDMM's first: the paper's, or its code's. If you
     pass it, also its AdamW and its weight decay, which `train` replaces otherwise. Settings that you pass win."""
-    epochs: Annotated[int, OPEN_NUMBER, shown("INT", "(default: planned)")] = PLANNED
+    epochs: Annotated[int, OPEN_NUMBER, show_as("INT", "(default: planned)")] = PLANNED
     """Passes over the labelled images."""
-    batch: Annotated[int, OPEN_NUMBER, shown("INT", "(default: planned)")] = PLANNED
+    batch: Annotated[int, OPEN_NUMBER, show_as("INT", "(default: planned)")] = PLANNED
     """Images per optimiser step, over all processes, in both stages."""
-    pretrain_epochs: Annotated[int | None, AT_LEAST_1, shown("INT")] = None
+    pretrain_epochs: Annotated[int | None, AT_LEAST_1, show_as("INT")] = None
     """Passes over all images in the first stage. Default: planned."""
-    pretrain_size: Annotated[int | None, SIDE, shown("INT")] = None
+    pretrain_size: Annotated[int | None, SIDE, show_as("INT")] = None
     """Side of a view in pixels in the first stage. Default: planned."""
-    pretrain_preset: Annotated[_Preset, shown("{paper,released,adamw}", "(default: planned)")] = "auto"
+    pretrain_preset: Annotated[_Preset, show_as("{paper,released,adamw}", "(default: planned)")] = "auto"
     """Preset of the first stage, like --preset of `vitling pretrain`."""
     on_collapse: Literal["stop", "warn"] = "stop"
     """Stop or warn if the features of the first stage collapse (docs/watching.md)."""
-    final_size: Annotated[int | None, SIDE, shown("INT")] = None
+    final_size: Annotated[int | None, SIDE, show_as("INT")] = None
     """Then fine-tune at this size as well, keeping the head: 448 in the paper. --minutes does not include it."""
     pretrain_optim: OptimConfig = field(default_factory=OptimConfig)
     pretrain_views: ViewChanges = field(default_factory=ViewChanges)
@@ -273,9 +273,9 @@ class ComparisonConfig(TrainConfig):
     """Methods to compare. supervised trains on labels only: the baseline for pre-training."""
     baselines: tuple[str, ...] = ()
     """Other backbones to train on labels only, such as resnet50 convnext_tiny, as further baselines."""
-    minutes: Annotated[float | None, MINUTES, shown("MINUTES", "(default: 8)")] = 8.0
+    minutes: Annotated[float | None, MINUTES, show_as("MINUTES", "(default: 8)")] = 8.0
     """Minutes per method, compilation included."""
-    val: Annotated[str | None, shown("FRACTION")] = None
+    val: Annotated[str | None, show_as("FRACTION")] = None
     """Fraction of the training images to evaluate on. Default: the data's own val split, else 0.2."""
     # no flags here: methods are compared with one seed and their own presets
     method: Annotated[_Method, tyro.conf.Suppress] = "auto"

@@ -10,7 +10,7 @@ import tyro
 from vitling.data.annotations.config import AnnotationConfig
 from vitling.methods.drloc.settings import DRLocConfig
 from vitling.ranges import AT_LEAST_1, FRACTION, SIDE, TEST_SCALE, Range
-from vitling.settings.config import OPEN_NUMBER, PLANNED, RunConfig, shown
+from vitling.settings.config import OPEN_NUMBER, PLANNED, RunConfig, show_as
 from vitling.views.plan import Flip, Group, Plan, Policy, Rescale, Step
 from vitling.views.policies import DISTORTION, LARGE_JITTER
 
@@ -24,32 +24,32 @@ MULTI_SCALE = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75)  # of the training resolution: D
 class DenseConfig(RunConfig):
     """Settings that detection and segmentation share."""
 
-    source: Annotated[str, tyro.conf.Positional, shown("DATA", "(required, unless with --resume)")] = ""
+    source: Annotated[str, tyro.conf.Positional, show_as("DATA", "(required, unless with --resume)")] = ""
     """Annotated images: COCO JSON, Pascal VOC, YOLO, Label Studio, or folders of images and masks; a folder or a tar
     (docs/dense.md)."""
-    backbone: Annotated[str | None, shown("NAME")] = None
+    backbone: Annotated[str | None, show_as("NAME")] = None
     """The network; `vitling list backbones` shows tested ones. Default: that of --from, else pvt_v2_b0."""
-    from_: Annotated[str | None, shown("PATH", name="from")] = None
+    from_: Annotated[str | None, show_as("PATH", name="from")] = None
     """Start from the weights of a run, model folder, checkpoint or timm file, without its head."""
-    size: Annotated[int | None, SIDE, shown("INT", "(default: planned)")] = None
+    size: Annotated[int | None, SIDE, show_as("INT", "(default: planned)")] = None
     """Side in pixels of the square that each image is placed on."""
-    epochs: Annotated[int, OPEN_NUMBER, shown("INT", "(default: planned)")] = PLANNED
+    epochs: Annotated[int, OPEN_NUMBER, show_as("INT", "(default: planned)")] = PLANNED
     """Passes over the training images."""
-    batch: Annotated[int, OPEN_NUMBER, shown("INT", "(default: planned)")] = PLANNED
+    batch: Annotated[int, OPEN_NUMBER, show_as("INT", "(default: planned)")] = PLANNED
     """Images per optimiser step, over all processes."""
-    freeze: Annotated[int | None, Range(0, 3), shown("INT", "(default: planned)")] = None
+    freeze: Annotated[int | None, Range(0, 3), show_as("INT", "(default: planned)")] = None
     """Quarters of the backbone to freeze, from its input on: 0 trains all of it."""
-    drop_path: Annotated[float | None, FRACTION, shown("FLOAT", "(default: planned)")] = None
+    drop_path: Annotated[float | None, FRACTION, show_as("FLOAT", "(default: planned)")] = None
     """Stochastic depth of the backbone's last block; it decreases linearly towards the first."""
-    width: Annotated[int | None, WIDTH, shown("INT", "(default: planned)")] = None
+    width: Annotated[int | None, WIDTH, show_as("INT", "(default: planned)")] = None
     """Channels of the layers on top of the backbone. Default: 256 to detect, 512 to segment; 128 without a GPU."""
     flip: Annotated[float, FRACTION] = 0.5
     """Probability of a horizontal flip; use 0 where it changes the meaning (text, left and right)."""
-    eval_every: Annotated[int | None, AT_LEAST_1, shown("INT")] = None
+    eval_every: Annotated[int | None, AT_LEAST_1, show_as("INT")] = None
     """Epochs between evaluations on the validation split. Default: about 10 evaluations per run."""
     test: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = True
     """Evaluate on the test split at the end; use --no-test for runs that you choose between."""
-    val: Annotated[str | None, shown("none|FRACTION")] = None
+    val: Annotated[str | None, show_as("none|FRACTION")] = None
     """Images to hold out for validation: none, or a fraction such as 0.2.
     Default: the data's own val split, else 0.1."""
     annotations: AnnotationConfig = field(default_factory=AnnotationConfig)
@@ -85,11 +85,11 @@ class DetectConfig(DenseConfig):
     """Mask R-CNN, or Cascade Mask R-CNN with three box heads."""
     masks: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = True
     """Also learn masks, if the data has them; --no-masks trains boxes only."""
-    preset: Annotated[Literal["auto", "small", "1x", "3x"], shown("{small,1x,3x}", "(default: planned)")] = "auto"
+    preset: Annotated[Literal["auto", "small", "1x", "3x"], show_as("{small,1x,3x}", "(default: planned)")] = "auto"
     """small: planned from the images. 1x, 3x: the DRLoc paper's 12 or 36 epochs for COCO."""
-    shorter: Annotated[tuple[int, int] | None, _SIDES, shown("INT INT", "(default: planned)")] = None
+    shorter: Annotated[tuple[int, int] | None, _SIDES, show_as("INT INT", "(default: planned)")] = None
     """Range of the shorter side in pixels that images are resized to."""
-    longest: Annotated[int | None, SIDE, shown("INT", "(default: --size)")] = None
+    longest: Annotated[int | None, SIDE, show_as("INT", "(default: --size)")] = None
     """Limit of the longer side in pixels; longer images are resized to it."""
     jitter: Literal["none", "large"] = "none"
     """large: large-scale jitter, which resizes images to 0.1 to 2.0 times --size instead of --shorter."""
@@ -106,13 +106,13 @@ class DetectConfig(DenseConfig):
 class SegmentConfig(DenseConfig):
     """Settings of `vitling segment`."""
 
-    preset: Annotated[Literal["auto", "small", "160k"], shown("{small,160k}", "(default: planned)")] = "auto"
+    preset: Annotated[Literal["auto", "small", "160k"], show_as("{small,160k}", "(default: planned)")] = "auto"
     """small: planned from the images. 160k: the DRLoc paper's 160,000 steps for ADE20K."""
     scale: Annotated[tuple[float, float], _FACTORS] = (0.5, 2.0)
     """Range of the factor that images are rescaled by, relative to a shorter side of --size; then a random crop."""
     colour: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = True
     """Photometric distortion: brightness, contrast, saturation and hue."""
-    test_scales: Annotated[tuple[float, ...] | None, TEST_SCALE, shown("FLOAT ...", "(default: planned)")] = None
+    test_scales: Annotated[tuple[float, ...] | None, TEST_SCALE, show_as("FLOAT ...", "(default: planned)")] = None
     """Scales to predict at and average, relative to --size: 0.5 0.75 1 1.25 1.5 1.75 in the paper."""
     test_flip: bool = False
     """Also predict the mirrored image and average."""

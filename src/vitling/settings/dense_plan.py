@@ -76,13 +76,13 @@ def _fill_coco(draft: Draft[Any], facts: Facts) -> None:
     draft.fill("size", -(-LONGER // 32) * 32, "method", f"{LONGER} px, in steps of 32")
     draft.fill("longest", LONGER, "method", reason)
     draft.fill("shorter", SHORTER, "method", reason)
-    _fill_shared(draft, epochs, 0.2, reason)
+    _fill_shared(draft, epochs, reason)
     warmup = WARMUP_COCO * draft.config.batch / max(facts.images, 1)
     fractions = tuple(drop / epochs for drop in drops)
     optim = OptimConfig(
         lr=1e-4, weight_decay=0.05, schedule="steps", drops=fractions, warmup_epochs=min(warmup, epochs / 10), clip=0.0
     )
-    draft.set_group("optim", optim, "method", reason)
+    draft.set_group("optim", optim, reason)
 
 
 def _fill_160k(draft: Draft[Any], facts: Facts) -> None:
@@ -92,18 +92,18 @@ def _fill_160k(draft: Draft[Any], facts: Facts) -> None:
     draft.fill("batch", BATCH, "method", reason)
     per_epoch = max(facts.images, 1) / draft.config.batch
     epochs = max(1, round(STEPS_160K / per_epoch))
-    _fill_shared(draft, epochs, 0.2, f"{STEPS_160K:,} steps")
+    _fill_shared(draft, epochs, f"{STEPS_160K:,} steps")
     draft.fill("test_scales", MULTI_SCALE, "method", reason)
     warmup = min(WARMUP_160K / per_epoch, epochs / 10)
     optim = OptimConfig(lr=6e-5, weight_decay=0.01, schedule="linear", min_lr=0.0, warmup_epochs=warmup, clip=0.0)
-    draft.set_group("optim", optim, "method", reason)
+    draft.set_group("optim", optim, reason)
 
 
-def _fill_shared(draft: Draft[Any], epochs: int, drop_path: float, reason: str) -> None:
+def _fill_shared(draft: Draft[Any], epochs: int, reason: str) -> None:
     draft.fill("epochs", epochs, "method", reason)
     draft.fill("batch", BATCH, "method", reason)
     draft.fill("freeze", 0, "method", reason)
-    draft.fill("drop_path", drop_path, "method", "Swin-T's")
+    draft.fill("drop_path", 0.2, "method", "Swin-T's")
 
 
 def _fill_views(draft: Draft[Any], facts: Facts) -> None:
@@ -142,7 +142,4 @@ def _choose_epochs(images: int, timed: bool) -> tuple[int, str]:
 def _choose_freeze(start: str | None, images: int) -> tuple[int, str]:
     if start and images < FEW_TO_FREEZE:
         return 1, f"fewer than {FEW_TO_FREEZE} images: the first quarter stays as it was pre-trained"
-    return (
-        0,
-        "enough images to train all of it" if start else "nothing: the backbone starts from random weights",
-    )
+    return (0, "enough images to train all of it" if start else "nothing: the backbone starts from random weights")

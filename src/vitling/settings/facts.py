@@ -40,7 +40,3 @@ class Facts:
     start: Start = field(default_factory=Start)
     previous: Mapping[str, Any] = field(default_factory=dict)  # settings of the run in --continue-from
     fit: Fit | None = None  # None: no --minutes, or the pace is not measured yet
-
-    @property
-    def has_val(self) -> bool:
-        return self.own_val > 0

@@ -70,10 +70,10 @@ class Draft(Generic[Config]):
     def is_open(self, name: str) -> bool:
         return self.get(name) in (None, PLANNED, "auto")
 
-    def set_group(self, group: str, values: Any, layer: Layer, reason: str) -> None:
-        """Set all settings of a nested config."""
+    def set_group(self, group: str, values: Any, reason: str) -> None:
+        """Let the method set all settings of a nested config."""
         for f in fields(values):
-            self.set(f"{group}.{f.name}", getattr(values, f.name), layer, reason)
+            self.set(f"{group}.{f.name}", getattr(values, f.name), "method", reason)
 
 
 def list_explicit(config: Any) -> list[str]:

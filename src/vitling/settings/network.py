@@ -14,10 +14,9 @@ from vitling.settings.plan import default_backbone, default_size
 def resolve_network(draft: Draft, facts: Facts, view: int) -> list[str]:
     """Fill in size, backbone, store size and the auxiliary weight; return a note on what was chosen."""
     opened = [name for name in ("backbone", "size") if draft.is_open(name)]
-    draft.fill("size", default_size(draft.config.backbone, facts.side, view), "plan", "from the images' size")
+    draft.plan("size", default_size(draft.config.backbone, facts.side, view), "from the images' size")
     size = draft.config.size
-    backbone, reason = default_backbone(size, facts.gpu)
-    draft.fill("backbone", backbone, "plan", reason)
+    draft.plan("backbone", *default_backbone(size, facts.gpu))
     in_training = draft.config.make_views(size).store_side(facts.images)
     useful = max(in_training, _test_side(draft.config), draft.config.store_least)
     draft.fill("store_size", min(useful, facts.side or useful), "method", "the pixels that the views can use")

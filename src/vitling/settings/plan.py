@@ -53,7 +53,7 @@ def plan_run(draft: Draft[TrainConfig], facts: Facts) -> None:
     two_stages = draft.config.method != "supervised"
     if not two_stages:
         _check_one_stage(draft)
-    if facts.classes and not facts.has_val and not draft.config.data.folds:
+    if facts.classes and not facts.own_val and not draft.config.data.folds:
         draft.plan("val", *_val(facts))
         if draft.layer("val") == "plan" and draft.config.val == "none" and _has_time_for_twin(draft.config, facts):
             draft.plan("calibrate", "on", "no images are held out: a short twin run calibrates the probabilities")
@@ -197,11 +197,10 @@ def _is_listed_plain_vit(backbone: str) -> bool:
 
 
 def _scale_learning_rates(draft: Draft[TrainConfig], facts: Facts) -> None:
-    """Set learning rates for this batch and network, where they differ from the preset's.
+    """Scale the presets' learning rates, which are for their own batch and network, to those of the run.
 
-    A batch is never larger than the number of images.
-    A preset's rate is for its own batch (IDMM: 256 images). A single stage has the rate of the second one, except with
-    SGD, for which no rate is published.
+    A batch has no more images than there are. A single stage has the rate of the second one, except with SGD, for which
+    no rate is published.
     """
     config = draft.config
     one_stage = config.method == "supervised"

@@ -30,7 +30,7 @@ def resolve_pretraining(draft: Draft[PretrainConfig], facts: Facts) -> list[str]
     draft.fill("preset", preset, "method", f"the default of {method.name}")
     draft.fill("batch", recipe.batch, "method", reason)
     draft.set("drop_path", recipe.drop_path, "method", reason)
-    draft.set_group("optim", recipe.optim, "method", reason)
+    draft.set_group("optim", recipe.optim, reason)
     if draft.config.optim.name in ("sgd", "muon"):
         draft.set("optim.final_weight_decay", None, "method", "only AdamW's weight decay has a schedule")
     resolve_length(draft, facts)
@@ -38,7 +38,7 @@ def resolve_pretraining(draft: Draft[PretrainConfig], facts: Facts) -> list[str]
     if method.field:
         if facts.fit is not None:  # a rule for few images may depend on the length of the run
             recipe = _recipe(draft.config, method, preset, draft.config.epochs, facts.images, batch)
-        draft.set_group(method.field, recipe.objective, "method", reason)
+        draft.set_group(method.field, recipe.objective, reason)
         inherit_method_settings(draft, method, facts.previous)
         notes += _complete(draft, method)
     check_continues(draft.config, facts.previous)

@@ -12,14 +12,7 @@ from typing import Any, Generic
 from vitling.methods.idmm.settings import finetune_recipe
 from vitling.settings import cpu
 from vitling.settings.checks import check
-from vitling.settings.config import (
-    FINETUNE_POLICY,
-    Config,
-    FinetuneConfig,
-    LabelledConfig,
-    PretrainConfig,
-    TrainConfig,
-)
+from vitling.settings.config import FINETUNE_POLICY, Config, FinetuneConfig, LabelledConfig, PretrainConfig, TrainConfig
 from vitling.settings.dense import DenseConfig
 from vitling.settings.dense_plan import resolve_dense
 from vitling.settings.facts import Facts
@@ -64,7 +57,7 @@ def _resolve_second_stage(draft: Draft[TrainConfig]) -> None:
     config = draft.config
     recipe = finetune_recipe(config.backbone or "", config.second_preset, config.epochs)
     reason = f"IDMM's fine-tuning, preset {config.second_preset}"
-    draft.set_group("optim", recipe.optim, "method", reason)
+    draft.set_group("optim", recipe.optim, reason)
     if config.has_colours and config.views.is_default_augmentation:
         draft.set("views.policy", FINETUNE_POLICY, "method", reason)
 
@@ -79,7 +72,7 @@ def _resolve_finetuning(draft: Draft[FinetuneConfig], facts: Facts) -> list[str]
     reason = f"IDMM's fine-tuning, preset {draft.config.preset}"
     changed = [name for name in ("epochs", "batch") if draft.get(name) != getattr(recipe, name)]
     set_ = [name for name in changed if draft.set(name, getattr(recipe, name), "method", reason)]
-    draft.set_group("optim", recipe.optim, "method", reason)
+    draft.set_group("optim", recipe.optim, reason)
     if set_:
         flags = " ".join(f"--{name} {draft.get(name)}" for name in set_)
         notes.append(f"Chosen for {draft.config.size} px: {flags}.")

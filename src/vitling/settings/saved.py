@@ -14,22 +14,10 @@ from vitling.settings.layers import Draft, Layer, Origin
 from vitling.settings.names import flag_name, format_value, leaves
 from vitling.settings.resolve import Resolved
 
-_PER_START = (
-    "out",
-    "resume",
-    "overwrite",
-    "allow_bad",
-    "explain",
-    "report",
-    "explicit",
-    "data.download",
-)  # settings of one start, not of the run
-_PACED = (
-    "epochs",
-    "optim.warmup_epochs",
-    "loop.compile",
-    "loop.epoch_part",
-)  # --minutes lowers or replaces what was passed
+# settings of one start, not of the run
+_PER_START = ("out", "resume", "overwrite", "allow_bad", "explain", "report", "explicit", "data.download")
+# --minutes lowers or replaces what was passed
+_PACED = ("epochs", "optim.warmup_epochs", "loop.compile", "loop.epoch_part")
 _OPEN = (None, PLANNED, "auto")
 
 

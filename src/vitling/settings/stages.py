@@ -64,27 +64,21 @@ def make_large_stage(config: TrainConfig) -> Draft[FinetuneConfig]:
     """Return the settings of the stage at --final-size: the preset for such sizes, with no larger batch than before."""
     recipe = finetune_recipe(config.backbone or "", config.second_preset, size=_LARGE)
     batch = min(recipe.batch, config.batch)
-    shared = {f.name: getattr(config, f.name) for f in fields(LabelledConfig)}
-    own: dict[str, Any] = {
-        "out": str(Path(config.out) / LARGE_FOLDER),
-        "from_": config.out,
-        "size": config.final_size,
-        "keep_head": True,
-        "preset": config.second_preset,
-        "epochs": min(recipe.epochs, config.epochs),
-        "batch": batch,
-        "optim": OptimConfig(lr=recipe.lr_for(batch), accumulate=config.optim.accumulate),
-        "loop": replace(config.loop, compile="auto") if config.minutes is not None else config.loop,
-        "minutes": None,
-        "store_size": None,
-        "test_size": None,
-        "eval_every": None,
-        "resume": True,
-        "overwrite": False,
-        "report": False,
-        "explicit": (),
-    }
-    stage = Draft(FinetuneConfig(**shared | own))
+    stage = _derive_stage(
+        config,
+        out=str(Path(config.out) / LARGE_FOLDER),
+        from_=config.out,
+        size=config.final_size,
+        keep_head=True,
+        preset=config.second_preset,
+        epochs=min(recipe.epochs, config.epochs),
+        batch=batch,
+        optim=OptimConfig(lr=recipe.lr_for(batch), accumulate=config.optim.accumulate),
+        loop=replace(config.loop, compile="auto") if config.minutes is not None else config.loop,
+        store_size=None,
+        test_size=None,
+        eval_every=None,
+    )
     stage.origins = {name: Origin("plan", "from the run at the smaller size") for name in stage.origins}
     return stage
 
@@ -93,26 +87,27 @@ def make_fold_stage(
     config: LabelledConfig, fold: int, folds: int, out: Path, start: str | None
 ) -> Draft[FinetuneConfig]:
     """Return the settings of the stage that learned the labels, for one fold of a cross-validation."""
-    shared = {f.name: getattr(config, f.name) for f in fields(LabelledConfig)}
-    own: dict[str, Any] = {
-        "out": str(out),
-        "from_": start,
-        "data": replace(config.data, folds=folds, fold=fold),
-        "preset": config.second_preset if isinstance(config, TrainConfig) else getattr(config, "preset", "paper"),
-        "split_seed": config.hold_out_seed(),
-        "seeds": 1,
-        "val": None,
-        "test": False,
-        "report": False,
-        "minutes": None,
-        "eval_every": config.epochs,
-        "resume": True,
-        "overwrite": False,
-        "explicit": (),
-    }
-    stage = Draft(FinetuneConfig(**shared | own))
+    stage = _derive_stage(
+        config,
+        out=str(out),
+        from_=start,
+        data=replace(config.data, folds=folds, fold=fold),
+        preset=config.second_preset if isinstance(config, TrainConfig) else getattr(config, "preset", "paper"),
+        split_seed=config.hold_out_seed(),
+        seeds=1,
+        val=None,
+        test=False,
+        eval_every=config.epochs,
+    )
     stage.origins = {name: Origin("plan", "from the run whose labels are checked") for name, _ in leaves(stage.config)}
     return stage
+
+
+def _derive_stage(config: LabelledConfig, **changes: Any) -> Draft[FinetuneConfig]:
+    """Return a fine-tuning stage with the settings of a run, apart from `changes`. It resumes and is not reported."""
+    shared = {f.name: getattr(config, f.name) for f in fields(LabelledConfig)}
+    own = {"minutes": None, "resume": True, "overwrite": False, "report": False, "explicit": ()}
+    return Draft(FinetuneConfig(**shared | own | changes))
 
 
 def _first_stage_name(name: str) -> str | None:

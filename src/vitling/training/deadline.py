@@ -50,7 +50,8 @@ class Deadline:
         now = time.monotonic()
         began, step = self.since or (now, trainer.done)
         end = self.end + (trainer.seconds_compiling if self.add_compile_time else 0.0)
-        seconds, left, whole = self._average(trainer, now - began, end - now, self.seconds)
+        clock = torch.tensor([now - began, end - now, self.seconds], device=trainer.processes.device)
+        seconds, left, whole = trainer.processes.mean(clock).tolist()  # clocks differ, but all must decide alike
         self.next_check = trainer.done + max(1, trainer.steps // _CHECKS)
         if self.since and seconds < _LEAST_SECONDS:
             return None
@@ -76,7 +77,3 @@ class Deadline:
         current = trainer.done // trainer.per_epoch + 1  # an epoch that has begun, or the next one, is finished
         epochs = max(current, min(int(steps / trainer.per_epoch), max(self.max_epochs, trainer.epochs)))
         return epochs if epochs != trainer.epochs else None
-
-    def _average(self, trainer: Trainer, *seconds: float) -> list[float]:
-        """Average over the processes, whose clocks differ, so that all take the same decision."""
-        return trainer.processes.mean(torch.tensor(seconds, device=trainer.processes.device)).tolist()

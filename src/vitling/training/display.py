@@ -38,13 +38,8 @@ class Display:
         if not self.log.silent and (handle := open_handle()):
             self.notebook = LiveView(handle, self.steps)
         elif self.log.console.is_terminal and not self.log.silent:
-            columns = (
-                BarColumn(),
-                TextColumn("{task.percentage:>3.0f}%"),
-                TimeElapsedColumn(),
-                TextColumn("left"),
-                TimeRemainingColumn(),
-            )
+            done, left = TextColumn("{task.percentage:>3.0f}%"), TextColumn("left")
+            columns = (BarColumn(), done, TimeElapsedColumn(), left, TimeRemainingColumn())
             self.progress = _BarOverText(*columns, console=self.log.console, transient=True)
             self.task = self.progress.add_task("", total=self.steps, completed=self.first)
             self.progress.start()

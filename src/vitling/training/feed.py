@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -86,10 +85,10 @@ class Feed:
         with ThreadPoolExecutor(1) as pool:
             ahead = pool.submit(self.load, keys[0])
             for following in keys[1:]:
-                loaded = self._wait_for(ahead.result)
+                loaded = self._wait_for(ahead)
                 ahead = pool.submit(self.load, following)
                 yield loaded
-            yield self._wait_for(ahead.result)
+            yield self._wait_for(ahead)
 
     def load(self, key: BatchKey) -> LoadedBatch:
         accumulate, world = self.accumulate, self.processes.world
@@ -111,8 +110,8 @@ class Feed:
             if epoch * len(self.sizes) + step >= done
         ]
 
-    def _wait_for(self, result: Callable[[], Any]) -> Any:
+    def _wait_for(self, ahead: Future[LoadedBatch]) -> LoadedBatch:
         began = time.perf_counter()
-        value = result()
+        loaded = ahead.result()
         self.waited += time.perf_counter() - began
-        return value
+        return loaded

@@ -263,10 +263,9 @@ class Loop:
             raise Interrupted(f"Stopped at step {done} of {steps}; continue with --resume.", code)
 
     def _collect_state(self) -> State:
-        best = self.best
         return {
             "seconds": self.seconds,
-            "best": {"epoch": best.epoch, "value": best.value, "weights": best.weights} if best else None,
+            "best": vars(self.best) if self.best else None,
             "last_metrics": self.last_metrics,
             "recorder": self.recorder.state_dict(),
         }

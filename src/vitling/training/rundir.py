@@ -39,29 +39,10 @@ from vitling.training.trackers import Trackers
 from vitling.version import __version__
 
 OWN_NAMES = (  # all that --overwrite may delete
-    "config.json",
-    "environment.json",
-    "metrics.jsonl",
-    "result.json",
-    "evaluation.json",
-    "bad-files.json",
-    "test-openings.jsonl",
-    "log.txt",
-    "report.html",
-    "answers.npz",
-    "mistakes.csv",
-    "calibration.safetensors",
-    "calibration",
-    "doctor",
-    "pictures",
-    "evaluated.json",
-    "pretrain",
-    "large",
-    "baselines",
-    "checkpoints",
-    "model",
-    "best",
-    "tensorboard",
+    *("config.json", "environment.json", "metrics.jsonl", "result.json", "evaluation.json", "evaluated.json"),
+    *("bad-files.json", "test-openings.jsonl", "log.txt", "report.html", "answers.npz", "mistakes.csv"),
+    *("calibration.safetensors", "calibration", "doctor", "pictures", "pretrain", "large", "baselines"),
+    *("checkpoints", "model", "best", "tensorboard"),
 )
 FOLDERS = ("checkpoints", "model", "best")
 BAD_FILES_SHOWN = 10
@@ -112,17 +93,17 @@ class RunDirectory:
         there = set(self._list_names())
         if not there or self._is_unused(there):
             return
-        if resume and not self._is_run():
-            raise UserError(f"{self.path} is not a vitling run (it has no config.json) and cannot be resumed.")
-        if not resume and not overwrite and not self._is_run():
+        if not self._is_run():
+            if resume:
+                raise UserError(f"{self.path} is not a vitling run (it has no config.json) and cannot be resumed.")
+            if overwrite:
+                raise UserError(f"{self.path} is not a vitling run; --overwrite deletes nothing else.")
             raise UserError(f"{self.path} is not empty and is not a vitling run. Use a different --out.")
         if not resume and not overwrite:
             raise UserError(
                 f"{self.path} is not empty. Use --resume to continue it, --overwrite to start it again, "
                 "or a different --out."
             )
-        if not resume and not self._is_run():
-            raise UserError(f"{self.path} is not a vitling run; --overwrite deletes nothing else.")
         for name in sorted(there & set(OWN_NAMES)):
             if resume:
                 check_not_link(self.path / name)

@@ -23,14 +23,7 @@ from vitling.training import compilation, precision
 from vitling.training.batch_norm import check_batch_norm, group_batch_norm, has_batch_norm
 from vitling.training.config import FitConfig
 from vitling.training.feed import Feed, LoadedBatch, MicroBatch
-from vitling.training.optim import (
-    EMA,
-    WeightDecaySchedule,
-    clip_gradients,
-    make_optimiser,
-    reset_step_counts,
-    set_lr,
-)
+from vitling.training.optim import EMA, WeightDecaySchedule, clip_gradients, make_optimiser, reset_step_counts, set_lr
 from vitling.training.prefetch import ViewPrefetcher
 from vitling.training.processes import Processes
 from vitling.training.replay import Replay, Terms

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from vitling.views.draws import Draws
-from vitling.views.masked import apply_masked
+from vitling.views.masked import apply_masked, per_image
 
 _GREY = (0.299, 0.587, 0.114)  # weights of red, green and blue: ITU-R 601, as in PIL
 BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
@@ -33,11 +33,12 @@ def grey_planes(red: Tensor, green: Tensor, blue: Tensor) -> Tensor:
 
 
 def to_grey(images: Tensor, mask: Tensor) -> Tensor:
-    return torch.where(_expand(mask), grey(images).expand_as(images), images)
+    return torch.where(per_image(mask), grey(images).expand_as(images), images)
 
 
 def blend(images: Tensor, other: Tensor, factor: Tensor) -> Tensor:
-    return torch.lerp(other.to(images.dtype).expand_as(images), images, _expand(factor).to(images.dtype)).clamp(0, 255)
+    other, factor = other.to(images.dtype).expand_as(images), per_image(factor).to(images.dtype)
+    return torch.lerp(other, images, factor).clamp(0, 255)
 
 
 def mean_grey(images: Tensor) -> Tensor:
@@ -114,14 +115,9 @@ def jitter(images: Tensor, factors: Tensor, order: Tensor) -> Tensor:
 
 
 def _blend_by(images: Tensor, which: Tensor, factor: Tensor) -> Tensor:
-    other = torch.where(_expand(which == CONTRAST), mean_grey(images), grey(images))
-    return blend(images, torch.where(_expand(which == BRIGHTNESS), 0.0, other), factor)
+    other = torch.where(per_image(which == CONTRAST), mean_grey(images), grey(images))
+    return blend(images, torch.where(per_image(which == BRIGHTNESS), 0.0, other), factor)
 
 
 def solarise(images: Tensor, mask: Tensor, threshold: float = 128.0) -> Tensor:
-    return torch.where(_expand(mask) & (images >= threshold), 255 - images, images)
-
-
-def _expand(x: Tensor) -> Tensor:
-    """Reshape values [B] to [B, 1, 1, 1]."""
-    return x[:, None, None, None]
+    return torch.where(per_image(mask) & (images >= threshold), 255 - images, images)

@@ -17,25 +17,30 @@ def works_on_whole_batch(tensor: Tensor) -> bool:
     return tensor.device.type != "cpu" or torch.compiler.is_compiling()
 
 
+def per_image(values: Tensor) -> Tensor:
+    """Reshape values [B] to [B, 1, 1, 1], to combine them with images."""
+    return values[:, None, None, None]
+
+
 def apply_masked(
-    images: Tensor, mask: Tensor, change: Callable[..., Tensor], *per_image: Tensor, in_place: bool = False
+    images: Tensor, mask: Tensor, change: Callable[..., Tensor], *others: Tensor, in_place: bool = False
 ) -> Tensor:
-    """Apply `change(images, *per_image)` to the images in `mask` [B] and keep the others.
+    """Apply `change(images, *others)` to the images in `mask` [B]; `others` have a row per image.
 
     GPUs change all images and select afterwards. CPUs change only the selected ones, and if `in_place` write them into
     `images`.
     """
     if works_on_whole_batch(images):
-        return torch.where(mask[:, None, None, None], change(images, *per_image), images)
+        return torch.where(per_image(mask), change(images, *others), images)
     index = mask.nonzero()[:, 0]
     if not len(index):
         return images
-    changed = change(images[index], *(values[index] for values in per_image))
+    changed = change(images[index], *(values[index] for values in others))
     return (images if in_place else images.clone()).index_copy_(0, index, changed)
 
 
 def apply_masked_rare(
-    images: Tensor, mask: Tensor, chance: float, change: Callable[..., Tensor], *per_image: Tensor
+    images: Tensor, mask: Tensor, chance: float, change: Callable[..., Tensor], *others: Tensor
 ) -> Tensor:
     """Apply an expensive `change` where each image is in `mask` with a small `chance`.
 
@@ -43,11 +48,11 @@ def apply_masked_rare(
     keeps the rest unchanged.
     """
     if not works_on_whole_batch(images):
-        return apply_masked(images, mask, change, *per_image)
+        return apply_masked(images, mask, change, *others)
     index = select_rare(mask, chance)
     selected = images[index]
-    changed = change(selected, *(values[index] for values in per_image))
-    return images.index_copy(0, index, torch.where(mask[index][:, None, None, None], changed, selected))
+    changed = change(selected, *(values[index] for values in others))
+    return images.index_copy(0, index, torch.where(per_image(mask[index]), changed, selected))
 
 
 def select_rare(mask: Tensor, chance: float) -> Tensor:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from vitling.views.draws import Draws, beta_quantiles
 from vitling.views.erasing import rectangle
+from vitling.views.masked import per_image
 from vitling.views.plan import Mix
 
 
@@ -46,9 +47,9 @@ def mix_images(own: Tensor, partner: Tensor, numbers: MixNumbers) -> Tensor:
     """Mix `own` with `partner`; both are unmixed, so no pixel is read that was already overwritten."""
     height, width = numbers.bottom - numbers.top, numbers.right - numbers.left
     inside = rectangle(numbers.top, numbers.left, height, width, own.shape[-1])[:, None]
-    blend = torch.lerp(partner.float(), own.float(), _expand(numbers.lam))
-    images = torch.where(_expand(numbers.cut), torch.where(inside, partner, own), blend)
-    return torch.where(_expand(numbers.mixed), images, own)
+    blend = torch.lerp(partner.float(), own.float(), per_image(numbers.lam))
+    images = torch.where(per_image(numbers.cut), torch.where(inside, partner, own), blend)
+    return torch.where(per_image(numbers.mixed), images, own)
 
 
 def _make_box(lam: Tensor, across: Tensor, down: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -58,8 +59,3 @@ def _make_box(lam: Tensor, across: Tensor, down: Tensor, size: int) -> tuple[Ten
     edges = (row - half, row + half, column - half, column + half)
     top, bottom, left, right = (edge.floor().clamp(0, size) for edge in edges)
     return top, bottom, left, right
-
-
-def _expand(x: Tensor) -> Tensor:
-    """Reshape values [B] to [B, 1, 1, 1]."""
-    return x[:, None, None, None]

@@ -12,7 +12,7 @@ from torch import Tensor
 from vitling.views import colour, tables, warp
 from vitling.views.draws import Draws
 from vitling.views.erasing import rectangle
-from vitling.views.masked import apply_masked_rare, select_rare, works_on_whole_batch
+from vitling.views.masked import apply_masked_rare, per_image, select_rare, works_on_whole_batch
 from vitling.views.plan import Filter, RandAugment
 
 OPERATIONS = {
@@ -128,7 +128,7 @@ def _make_maps(operation: Tensor, amount: Tensor, size: int) -> Tensor:
 
 def _blend(images: Tensor, operation: Tensor, amount: Tensor) -> Tensor:
     def has(name: str) -> Tensor:
-        return (operation == NUMBER[name])[:, None, None, None]
+        return per_image(operation == NUMBER[name])
 
     other = torch.where(has("contrast"), colour.mean_grey(images), colour.grey(images)).expand_as(images)
     other = torch.where(has("brightness"), 0.0, other)
@@ -137,13 +137,12 @@ def _blend(images: Tensor, operation: Tensor, amount: Tensor) -> Tensor:
 
 
 def _look_up(images: Tensor, operation: Tensor, amount: Tensor) -> Tensor:
-    batch, channels = images.shape[:2]
-    table = tables.identity(batch, channels, images.device)
+    table = tables.identity(images.device)
     for name, candidate in (
-        ("invert", tables.invert(batch, channels, images.device)),
-        ("posterise", tables.posterise(amount.clamp(0, 8), channels)),
-        ("solarise", tables.solarise(amount, channels)),
-        ("solarise_add", tables.solarise_add(amount, channels)),
+        ("invert", tables.invert(images.device)),
+        ("posterise", tables.posterise(amount.clamp(0, 8))),
+        ("solarise", tables.solarise(amount)),
+        ("solarise_add", tables.solarise_add(amount)),
         ("autocontrast", tables.autocontrast(images)),
         ("equalise", _equalise(images, operation == NUMBER["equalise"])),
     ):
@@ -154,7 +153,7 @@ def _look_up(images: Tensor, operation: Tensor, amount: Tensor) -> Tensor:
 def _equalise(images: Tensor, mask: Tensor) -> Tensor:
     """Make the tables in `mask` only, about one in six: histograms are expensive."""
     index = select_rare(mask, 1 / len(_TABLES)) if works_on_whole_batch(images) else mask.nonzero()[:, 0]
-    identity = tables.identity(len(images), images.shape[1], images.device).clone()
+    identity = tables.identity(images.device).repeat(*images.shape[:2], 1)
     return identity.index_copy(0, index, tables.equalise(images[index]))
 
 

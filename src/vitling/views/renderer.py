@@ -50,12 +50,7 @@ class Normaliser:
 
 
 def eval_view(
-    pixels: Tensor,
-    aspect: Tensor,
-    size: int,
-    crop_fraction: float,
-    mean: tuple[float, ...],
-    std: tuple[float, ...],
+    pixels: Tensor, aspect: Tensor, size: int, crop_fraction: float, mean: tuple[float, ...], std: tuple[float, ...]
 ) -> Tensor:
     """Resize the shorter side to size / crop_fraction, crop the centre, normalise."""
     boxes = centre_boxes(aspect.float(), crop_fraction)

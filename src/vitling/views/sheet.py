@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
@@ -47,13 +48,13 @@ def draw_sheet(
         if count is not None and count < 1:
             raise UserError(f"--{flag} must be at least 1, not {count}.")
     plan = make_plan(policy, size) if isinstance(policy, str) else policy
-    plan.check_channels((config or DataConfig()).channels)
-    dataset = read_splits(source, config or DataConfig(), needs_train=False).train
+    config = config or DataConfig()
+    plan.check_channels(config.channels)
+    dataset = read_splits(source, config, needs_train=False).train
     chosen = dataset.take(np.linspace(0, len(dataset) - 1, min(images, len(dataset))).astype(int))
-    store = build_store(
-        chosen, choose_size(chosen, plan.store_side(len(dataset))), config, use_cache=False, allow_bad=True
-    )
-    store.mean, store.std = choose_normalisation(store, config or DataConfig())
+    side = choose_size(chosen, plan.store_side(len(dataset)))
+    store = build_store(chosen, side, config, use_cache=False, allow_bad=True)
+    store.mean, store.std = choose_normalisation(store, config)
     picture = draw_views(plan, store, draws, seed, boxes)
     with atomic_write(out) as file:
         picture.save(file, format=Image.registered_extensions()[Path(out).suffix.lower()])
@@ -73,7 +74,7 @@ class _Column:
     pixels: Tensor
     boxes: Tensor
     size: int
-    group: int
+    colour: str  # of its group
 
 
 def _draw_columns(plan: Plan, store: Store, count: int, seed: int) -> list[_Column]:
@@ -83,8 +84,8 @@ def _draw_columns(plan: Plan, store: Store, count: int, seed: int) -> list[_Colu
         view_batch = ViewBatch(plan, BatchKey(seed, epoch, 0, np.arange(n), n), np.arange(n))
         pixels, aspect = store.fetch(view_batch.instances)
         views = view_batch.render(pixels, aspect, Renderer(Normaliser(store.mean, store.std)))
-        for g, (group, drawn, cut) in enumerate(zip(plan.groups, views, view_batch.boxes(aspect))):
-            columns += [_Column(one, box, group.size, g) for one, box in zip(drawn.pixels.split(n), cut.split(n))]
+        for group, colour, drawn, cut in zip(plan.groups, cycle(_COLOURS), views, view_batch.boxes(aspect)):
+            columns += [_Column(one, box, group.size, colour) for one, box in zip(drawn.pixels.split(n), cut.split(n))]
         epoch += 1
     return columns[:count]
 
@@ -96,16 +97,15 @@ def _draw_picture(store: Store, columns: list[_Column], with_boxes: bool) -> Ima
     pen.text((GAP, 3), "original", fill="black")
     largest = max(column.size for column in columns)
     for c, column in enumerate(columns, start=1):
-        pen.text((GAP + step * c, 3), f"{column.size} px", fill=_COLOURS[column.group % len(_COLOURS)])
+        pen.text((GAP + step * c, 3), f"{column.size} px", fill=column.colour)
     for r in range(rows):
         corner = (GAP, HEAD + step * r)
         sheet.paste(draw_original(store, r, columns if with_boxes else []), corner)
         for c, column in enumerate(columns, start=1):
-            shown = to_rgb(column.pixels[r], store.mean, store.std).resize(
-                (CELL * column.size // largest,) * 2, Image.Resampling.LANCZOS
-            )
-            indent = (CELL - shown.width) // 2
-            sheet.paste(shown, (GAP + step * c + indent, corner[1] + indent))
+            side = CELL * column.size // largest
+            view = to_rgb(column.pixels[r], store.mean, store.std).resize((side, side), Image.Resampling.LANCZOS)
+            indent = (CELL - side) // 2
+            sheet.paste(view, (GAP + step * c + indent, corner[1] + indent))
     return sheet
 
 
@@ -118,9 +118,7 @@ def draw_original(store: Store, i: int, columns: Sequence[_Column] = ()) -> Imag
     pen = ImageDraw.Draw(image)
     for column in columns:
         left, top, box_width, box_height = (column.boxes[i] * torch.tensor([width, height] * 2)).tolist()
-        pen.rectangle(
-            (left, top, left + box_width - 1, top + box_height - 1), outline=_COLOURS[column.group % len(_COLOURS)]
-        )
+        pen.rectangle((left, top, left + box_width - 1, top + box_height - 1), outline=column.colour)
     cell = Image.new("RGB", (CELL, CELL), "white")
     cell.paste(image, ((CELL - width) // 2, (CELL - height) // 2))
     return cell

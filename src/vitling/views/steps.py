@@ -15,7 +15,7 @@ from torch import Tensor
 from vitling.views import colour, planes
 from vitling.views.blur import blur, draw_blur
 from vitling.views.draws import Draws
-from vitling.views.masked import works_on_whole_batch
+from vitling.views.masked import per_image, works_on_whole_batch
 from vitling.views.plan import Blur, Flip, Grey, Jitter, RandAugment, Rotate, Solarise, Step
 from vitling.views.randaugment import draw_rand_augment, rand_augment
 from vitling.views.warp import rotation, warp
@@ -57,7 +57,7 @@ def apply_steps(images: Tensor, steps: Sequence[Step], numbers: Sequence[StepNum
 def apply_step(images: Tensor, step: Step, numbers: StepNumbers) -> Tensor:
     match step:
         case Flip():
-            return torch.where(numbers[0][:, None, None, None], images.flip(-1), images)
+            return torch.where(per_image(numbers[0]), images.flip(-1), images)
         case Rotate():
             return warp(images, rotation(numbers[0]), fill=None)
         case Jitter():

@@ -10,35 +10,34 @@ from torch import Tensor
 
 
 def look_up(images: Tensor, tables: Tensor) -> Tensor:
-    """Map images through `tables` [B, C, 256]; they are rounded to integers first, as in PIL."""
-    values = images.round().clamp(0, 255).long().flatten(2)
-    return tables.to(images.dtype).gather(2, values).view_as(images)
+    """Map images through `tables`, which broadcast to [B, C, 256]; they are rounded to integers first, as in PIL."""
+    values = _round(images)
+    return tables.to(images.dtype).expand(*values.shape[:2], 256).gather(2, values).view_as(images)
 
 
-def identity(batch: int, channels: int, device: torch.device) -> Tensor:
-    return torch.arange(256.0, device=device).expand(batch, channels, 256)
+def identity(device: torch.device) -> Tensor:
+    return torch.arange(256.0, device=device)
 
 
-def posterise(bits: Tensor, channels: int) -> Tensor:
+def posterise(bits: Tensor) -> Tensor:
     """Keep the `bits` [B] highest bits."""
-    step = 2.0 ** (8 - bits.round())[:, None]
-    line = torch.arange(256.0, device=bits.device)[None]
-    return ((line / step).floor() * step)[:, None].expand(-1, channels, -1)
+    step = 2.0 ** (8 - bits.round())[:, None, None]
+    return (identity(bits.device) / step).floor() * step
 
 
-def solarise(threshold: Tensor, channels: int) -> Tensor:
-    line = torch.arange(256.0, device=threshold.device)[None]
-    return torch.where(line < threshold[:, None], line, 255 - line)[:, None].expand(-1, channels, -1)
+def solarise(threshold: Tensor) -> Tensor:
+    line = identity(threshold.device)
+    return torch.where(line < threshold[:, None, None], line, 255 - line)
 
 
-def solarise_add(amount: Tensor, channels: int) -> Tensor:
+def solarise_add(amount: Tensor) -> Tensor:
     """Add `amount` [B] to the values below 128."""
-    line = torch.arange(256.0, device=amount.device)[None]
-    return torch.where(line < 128, (line + amount[:, None]).clamp(max=255), line)[:, None].expand(-1, channels, -1)
+    line = identity(amount.device)
+    return torch.where(line < 128, (line + amount[:, None, None]).clamp(max=255), line)
 
 
-def invert(batch: int, channels: int, device: torch.device) -> Tensor:
-    return 255 - identity(batch, channels, device)
+def invert(device: torch.device) -> Tensor:
+    return 255 - identity(device)
 
 
 def autocontrast(images: Tensor) -> Tensor:
@@ -65,7 +64,12 @@ def equalise(images: Tensor) -> Tensor:
 
 
 def count_values(images: Tensor) -> Tensor:
-    """Count values, int64 [B, C, 256]."""
-    values = images.round().clamp(0, 255).long().flatten(2)
+    """Count the pixels of each value, int64 [B, C, 256]."""
+    values = _round(images)
     counts = torch.zeros(*values.shape[:2], 256, dtype=torch.int64, device=images.device)
     return counts.scatter_add_(2, values, torch.ones_like(values))
+
+
+def _round(images: Tensor) -> Tensor:
+    """Round to integers in 0..255, int64 [B, C, H * W]."""
+    return images.round().clamp(0, 255).long().flatten(2)

@@ -35,20 +35,25 @@ def rotation(degrees: Tensor) -> Tensor:
     """Make maps that rotate counter-clockwise for positive angles, as in PIL."""
     angle = degrees * (math.pi / 180)
     cos, sin, zero = angle.cos(), angle.sin(), torch.zeros_like(angle)
-    return torch.stack([torch.stack([cos, -sin, zero], 1), torch.stack([sin, cos, zero], 1)], 1)
+    return _join_maps(cos, -sin, zero, sin, cos, zero)
 
 
 def shear_x(amount: Tensor, shift: Tensor) -> Tensor:
     one, zero = torch.ones_like(amount), torch.zeros_like(amount)
-    return torch.stack([torch.stack([one, amount, shift], 1), torch.stack([zero, one, zero], 1)], 1)
+    return _join_maps(one, amount, shift, zero, one, zero)
 
 
 def shear_y(amount: Tensor, shift: Tensor) -> Tensor:
     one, zero = torch.ones_like(amount), torch.zeros_like(amount)
-    return torch.stack([torch.stack([one, zero, zero], 1), torch.stack([amount, one, shift], 1)], 1)
+    return _join_maps(one, zero, zero, amount, one, shift)
 
 
 def translation(across: Tensor, down: Tensor) -> Tensor:
     """Make maps that translate by pixels; the picture itself moves the other way, as in PIL's AFFINE."""
     one, zero = torch.ones_like(across), torch.zeros_like(across)
-    return torch.stack([torch.stack([one, zero, across], 1), torch.stack([zero, one, down], 1)], 1)
+    return _join_maps(one, zero, across, zero, one, down)
+
+
+def _join_maps(*entries: Tensor) -> Tensor:
+    """Join six entries [B], row by row, to maps [B, 2, 3]."""
+    return torch.stack(entries, dim=1).unflatten(1, (2, 3))

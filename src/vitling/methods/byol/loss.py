@@ -48,26 +48,26 @@ class BYOL(Objective):
         super().__init__(backbone, plan)
         self.config = config or BYOLConfig()
         check_ranges(self.config)
-        self.projector, self.predictor = self._make_heads(backbone.dim)
+        self.projector, self.predictor = self._make_heads()
         self.region_projector, self.region_predictor = None, None
         if self.config.regions != "none":
-            self.region_projector, self.region_predictor = self._make_heads(backbone.dim)
+            self.region_projector, self.region_predictor = self._make_heads()
             self.weights["region"] = self.config.region_weight
         self.copy = MomentumCopy(backbone, self.projector, self.region_projector)
         self.centre = Centre(self.config.dim, CENTRE) if self.config.regions == "softmax" else None
 
-    def _make_heads(self, features: int) -> tuple[nn.Module, nn.Module]:
+    def _make_heads(self) -> tuple[nn.Module, nn.Module]:
         hidden, dim = self.config.hidden, self.config.dim
         projector, predictor = (
-            make_normed_mlp(width, hidden, dim, last_norm=False, biases=True) for width in (features, dim)
+            make_normed_mlp(width, hidden, dim, last_norm=False, biases=True) for width in (self.backbone.dim, dim)
         )
         return projector, predictor
 
     def forward(self, views: list[Views], batch: Batch, progress: Progress) -> dict[str, Tensor]:
         pixels = join_pixels(views)
         features, target_features = self.features(pixels), self.copy.features(pixels)
-        predicted = apply_by_view(self._predict, features.pooled, 2).chunk(2)
-        targets = apply_by_view(self.copy.head, target_features.pooled, 2).chunk(2)
+        predicted = apply_by_view(self._predict, features.pooled).chunk(2)
+        targets = apply_by_view(self.copy.head, target_features.pooled).chunk(2)
         terms = {"prediction": distance(predicted[0], targets[1]) + distance(predicted[1], targets[0])}
         if self.region_projector is not None:
             terms["region"] = self._region_loss(features, target_features, batch)
@@ -104,9 +104,6 @@ class BYOL(Objective):
         if self.centre is not None:
             self.centre.move()
         self.copy.follow(cosine_momentum(self.config.momentum, progress))
-
-    def networks(self) -> list[nn.Module]:
-        return [self.backbone, self.copy.backbone]
 
     def uniform_loss(self) -> dict[str, float]:
         """Return 2 ln(dim) for the softmax over regions, ln(dim) per direction; distances have no such value."""

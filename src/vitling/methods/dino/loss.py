@@ -99,9 +99,6 @@ class DINO(Objective):
             centre.move()
         self.teacher.follow(cosine_momentum(self.config.momentum, progress))
 
-    def networks(self) -> list[nn.Module]:
-        return [self.backbone, self.teacher.backbone]
-
     @property
     def final_backbone(self) -> Backbone:
         """The teacher's backbone, as in DINO's and EsViT's evaluations: an average over many steps of the student."""

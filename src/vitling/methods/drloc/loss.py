@@ -17,14 +17,7 @@ from vitling.backbones.backbone import Backbone
 from vitling.backbones.features import Features, GridNorm
 from vitling.errors import UserError
 from vitling.keys import make_key
-from vitling.methods.drloc.pairs import (
-    PairMLP,
-    Pairs,
-    Size,
-    draw_exhaustive_pairs,
-    draw_random_pairs,
-    pool_grid,
-)
+from vitling.methods.drloc.pairs import PairMLP, Pairs, Size, draw_exhaustive_pairs, draw_random_pairs, pool_grid
 from vitling.methods.drloc.settings import DRLocConfig, Init, Pooling, Target, Variant
 from vitling.objectives.objective import Batch
 from vitling.objectives.progress import Progress
@@ -171,16 +164,9 @@ def make_drloc_term(backbone: Backbone, config: DRLocConfig, seed: int = 0) -> D
     dim = _block_dims(backbone) if config.variant == "all" else backbone.dim
     with torch.random.fork_rng(devices=[]):  # later initialisations stay as they are without DRLoc
         torch.default_generator.manual_seed(make_key("drloc", seed) % 2**63)
-        settings = (
-            config.variant,
-            config.pairs,
-            config.hidden,
-            config.grid,
-            config.target,
-            config.pooling,
-            config.init,
+        drloc = DRLoc(
+            dim, config.variant, config.pairs, config.hidden, config.grid, config.target, config.pooling, config.init
         )
-        drloc = DRLoc(dim, *settings)
     return DRLocTerm(drloc, seed, config.norm)
 
 

@@ -50,13 +50,13 @@ class IDMM(Objective):
         by_size: dict[int, list[int]] = {}
         for g, view in enumerate(views):
             by_size.setdefault(view.pixels.shape[-1], []).append(g)
-        seen = [self.features(torch.cat([views[g].pixels for g in alike])) for alike in by_size.values()]
-        order = [g for alike in by_size.values() for g in alike]
-        pooled = torch.cat([features.pooled for features in seen])
+        features = [self.features(torch.cat([views[g].pixels for g in groups])) for groups in by_size.values()]
+        order = [g for groups in by_size.values() for g in groups]
+        pooled = torch.cat([some.pooled for some in features])
         losses = self.losses(pooled, [views[g] for g in order], batch)
         parts = dict(zip(order, losses.split([len(views[g].pixels) for g in order])))
         terms = {name: parts[g].mean() for g, name in enumerate(self.names)}
-        return {**terms, **self.auxiliary_terms(seen, batch, progress)}
+        return {**terms, **self.auxiliary_terms(features, batch, progress)}
 
     def losses(self, pooled: Tensor, views: list[Views], batch: Batch) -> Tensor:
         """Compute the losses [M] of all crops, in the order of the views, with one call of the classifier."""

@@ -62,12 +62,12 @@ class LeJEPA(Objective):
         self.register_buffer("knot_weights", weights, persistent=False)
 
     def forward(self, views: list[Views], batch: Batch, progress: Progress) -> dict[str, Tensor]:
-        seen = [self.features(view.pixels) for view in views]
-        embeddings = self.projector(torch.cat([features.pooled for features in seen]))
+        features = [self.features(view.pixels) for view in views]
+        embeddings = self.projector(torch.cat([some.pooled for some in features]))
         with torch.autocast(embeddings.device.type, enabled=False):
             z = embeddings.float().unflatten(0, (-1, len(batch.ids)))
             terms = {"invariance": invariance(z, self.config.global_crops), "sigreg": self.sigreg(z, batch)}
-        return {**terms, **self.auxiliary_terms(seen, batch, progress)}
+        return {**terms, **self.auxiliary_terms(features, batch, progress)}
 
     def sigreg(self, z: Tensor, batch: Batch) -> Tensor:
         """Average the statistic over the views and directions of embeddings [V, B, D]."""
@@ -89,7 +89,7 @@ def invariance(z: Tensor, global_views: int) -> Tensor:
 
 
 def make_knots() -> tuple[Tensor, Tensor]:
-    """Return the knots with t >= 0 and what each contributes to the integral.
+    """Return the knots with t >= 0 and their weights in the integral.
 
     |phi_x(t) - exp(-t^2 / 2)| is the same for t and -t, so half of the knots serve for both signs.
     """

@@ -41,11 +41,7 @@ class MoCoV2(Objective):
     capturable_forward = True
 
     def __init__(
-        self,
-        backbone: Backbone,
-        plan: Plan,
-        config: MoCoV2Config | None = None,
-        region_head: nn.Module | None = None,
+        self, backbone: Backbone, plan: Plan, config: MoCoV2Config | None = None, region_head: nn.Module | None = None
     ):
         super().__init__(backbone, plan)
         self.config = config or MoCoV2Config()
@@ -71,9 +67,9 @@ class MoCoV2(Objective):
     ) -> Tensor:
         """Contrast queries and their positive keys with the queue, then add each image's key in `remember` to it.
         Several queries of an image follow each other."""
-        own = (batch.ids[:, None] == queue.ids) if self.config.mask_own else None
-        if own is not None:
-            own = own.repeat_interleave(len(queries) // len(own), dim=0)
+        own = None
+        if self.config.mask_own:
+            own = batch.ids.repeat_interleave(len(queries) // len(batch.ids))[:, None] == queue.ids
         loss = contrast(queries, keys, queue.keys, self.config.temperature, own)
         queue.add(gather_batch(remember, batch).rows, gather_batch(batch.ids, batch).rows)
         return loss
@@ -90,9 +86,6 @@ class MoCoV2(Objective):
         for queue in self.queues.values():
             queue.end()
         self.copy.follow(self.config.momentum)
-
-    def networks(self) -> list[nn.Module]:
-        return [self.backbone, self.copy.backbone]
 
     def uniform_loss(self) -> dict[str, float]:
         """Return ln(1 + K) for K keys in the queue."""

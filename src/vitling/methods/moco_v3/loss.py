@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 from timm.models.vision_transformer import VisionTransformer
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitling.backbones.backbone import Backbone
 from vitling.methods.method import TrainingData
@@ -53,8 +53,8 @@ class MoCoV3(Objective):
     def forward(self, views: list[Views], batch: Batch, progress: Progress) -> dict[str, Tensor]:
         pixels = join_pixels(views)
         features = self.features(pixels)
-        queries = normalise_rows(apply_by_view(self._predict, features.pooled, 2))
-        keys = normalise_rows(self.copy(pixels, views=2))
+        queries = normalise_rows(apply_by_view(self._predict, features.pooled))
+        keys = normalise_rows(apply_by_view(self.copy.head, self.copy.features(pixels).pooled))
         gathered = gather_batch(torch.cat(keys.chunk(2), dim=1), batch)
         first, second = (GatheredRows(rows, gathered.first) for rows in gathered.rows.chunk(2, dim=1))
         loss = symmetric_loss(queries.chunk(2), (first, second), self.config.temperature)
@@ -65,9 +65,6 @@ class MoCoV3(Objective):
 
     def after_step(self, progress: Progress) -> None:
         self.copy.follow(cosine_momentum(self.config.momentum, progress))
-
-    def networks(self) -> list[nn.Module]:
-        return [self.backbone, self.copy.backbone]
 
     def uniform_loss(self) -> dict[str, float]:
         """Return twice 2 tau ln n for a batch of n images."""

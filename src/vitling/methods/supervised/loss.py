@@ -35,6 +35,7 @@ class Supervised(Objective):
     ):
         super().__init__(backbone, plan)
         self.classes, self.multi_label, self.smoothing = classes, multi_label, smoothing
+        self.outcomes = 2 if multi_label else classes
         self.head = nn.Linear(backbone.dim, classes)
         nn.init.trunc_normal_(self.head.weight, std=0.02)
         nn.init.zeros_(self.head.bias)
@@ -49,8 +50,7 @@ class Supervised(Objective):
 
     def uniform_loss(self) -> dict[str, float]:
         """Return ln C, or ln 2 for several labels; nothing with class weights, which change the scale."""
-        outcomes = 2 if self.multi_label else self.classes
-        return {} if self.class_weights is not None else {"classification": math.log(outcomes)}
+        return {} if self.class_weights is not None else {"classification": math.log(self.outcomes)}
 
     def logits(self, images: Tensor) -> Tensor:
         """Classify for evaluation, without torch.compile: its graphs belong to the training batch."""
@@ -68,8 +68,7 @@ class Supervised(Objective):
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Average the loss over images. Class weights apply to the targets before smoothing: on the smoothed mass of
         rare classes they would make these the best prediction for every image."""
-        outcomes = 2 if self.multi_label else self.classes
-        smoothed = targets * (1 - self.smoothing) + self.smoothing / outcomes
+        smoothed = targets * (1 - self.smoothing) + self.smoothing / self.outcomes
         if self.multi_label:
             weights = None if self.class_weights is None else torch.lerp(torch.ones(()), self.class_weights, targets)
             return F.binary_cross_entropy_with_logits(logits, smoothed, weight=weights)

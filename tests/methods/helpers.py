@@ -1,4 +1,4 @@
-"""The methods with a momentum copy, small; and views of noise for any plan."""
+"""Small versions of the methods with a momentum copy, and views of noise for any plan."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ def make(method: str, drop_path: float = 0.0, **settings) -> Objective:
 
 
 def noise(objective: Objective, images: int, seed: int = 0) -> list[Views]:
-    """From places that overlap, where they are asked for."""
+    """Draw views of noise, with overlapping boxes for groups that return boxes."""
     random = torch.Generator().manual_seed(seed)
 
-    def drawn(group: Group) -> Views:
+    def draw(group: Group) -> Views:
         count = group.count * images
         pixels = torch.randn(count, 3, group.size, group.size, generator=random)
-        places = torch.rand(count, 4, generator=random).clamp(min=0.3) if group.return_boxes else None
-        return Views(pixels, group.count, boxes=places)
+        boxes = torch.rand(count, 4, generator=random).clamp(min=0.3) if group.return_boxes else None
+        return Views(pixels, group.count, boxes=boxes)
 
-    return [drawn(group) for group in objective.plan.groups]
+    return [draw(group) for group in objective.plan.groups]
 
 
 def batch_of(images: int, first: int = 0) -> Batch:
@@ -63,7 +63,7 @@ def batch_of(images: int, first: int = 0) -> Batch:
 
 
 def step(objective: Objective, optimiser: torch.optim.Optimizer, seed: int, progress: Progress = START) -> float:
-    """As the loop takes it: four images."""
+    """Take a step with four images as the loop does; return the loss."""
     objective.before_step(progress)
     optimiser.zero_grad()
     loss = objective.total(objective(noise(objective, 4, seed), batch_of(4, 4 * seed), progress), progress)
