@@ -18,7 +18,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from vitling.files import atomic_write
+from vitling.files import write_file
 from vitling.formatting import format_count, format_mean
 from vitling.loading import read_json
 
@@ -175,11 +175,9 @@ def replace_headline(text: str, table: str) -> str:
 
 
 def main(folder: str, source: str, page: str, readme: str) -> None:
-    with atomic_write(page, "w") as file:
-        file.write(render_claims(Path(folder), Path(source)))
+    write_file(page, render_claims(Path(folder), Path(source)))
     text = replace_headline(Path(readme).read_text(encoding="utf-8"), render_headline(Path(folder), Path(source)))
-    with atomic_write(readme, "w") as file:
-        file.write(text)
+    write_file(readme, text)
     print(f"Saved to {page} and {readme}")
 
 

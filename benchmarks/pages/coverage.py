@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.pages import data_files
-from vitling.files import atomic_write
+from vitling.files import write_file
 from vitling.formatting import format_count
 from vitling.loading import convert, read_json
 from vitling.papers.studies import all_studies
@@ -76,8 +76,7 @@ def render(folder: Path, studies: Iterable[Study]) -> str:
 
 def main() -> None:
     folder, out = map(Path, sys.argv[1:])
-    with atomic_write(out, "w") as file:
-        file.write(render(folder, all_studies()))
+    write_file(out, render(folder, all_studies()))
     print(f"Saved to {out}")
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vitling.files import atomic_write
+from vitling.files import write_file
 from vitling.formatting import format_count, format_mean
 from vitling.loading import read_json_lines
 
@@ -122,8 +122,7 @@ def _shorten(error: str) -> str:
 
 
 def main(folder: str, out: str) -> None:
-    with atomic_write(out, "w") as file:
-        file.write(render(Path(folder)))
+    write_file(out, render(Path(folder)))
     print(f"Saved to {out}")
 
 

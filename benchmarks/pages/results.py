@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.pages import data_files
 from benchmarks.pages.causes import list_causes
-from vitling.files import atomic_write
+from vitling.files import write_file
 from vitling.formatting import describe_trial, format_count
 from vitling.loading import convert, read_json
 from vitling.metric_names import METRIC_NAMES
@@ -186,8 +186,7 @@ def main(folder: str, out: str) -> None:
         content = _read(path)
         if "picture" in content and draw(content, path.with_suffix(".png")):
             print(f"Saved to {path.with_suffix('.png')}")
-    with atomic_write(out, "w") as file:
-        file.write(render_results(Path(folder)))
+    write_file(out, render_results(Path(folder)))
     print(f"Saved to {out}")
 
 

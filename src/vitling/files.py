@@ -56,6 +56,12 @@ def atomic_write(path: str | os.PathLike, mode: str = "wb") -> Iterator[IO]:
         os.close(lock)
 
 
+def write_file(path: str | os.PathLike, content: str | bytes) -> None:
+    """Write a file at once, as `atomic_write` does."""
+    with atomic_write(path, "w" if isinstance(content, str) else "wb") as file:
+        file.write(content)
+
+
 @contextmanager
 def scratch_folder(path: str | os.PathLike) -> Iterator[Path]:
     """Make a temporary folder beside `path` for several files that are renamed when all are complete.
@@ -318,9 +324,7 @@ def make_csv(rows: Iterable[Iterable[str]]) -> str:
 def write_json(path: str | os.PathLike, value: Any) -> None:
     """Write indented JSON, with each list of plain numbers (a row of a confusion matrix) on one line."""
     text = json.dumps(value, indent=2, ensure_ascii=False, default=str)
-    with atomic_write(path, "w") as file:
-        file.write(_NUMBER_LIST.sub(lambda match: f"[{' '.join(match[0][1:-1].split())}]", text))
-        file.write("\n")
+    write_file(path, _NUMBER_LIST.sub(lambda match: f"[{' '.join(match[0][1:-1].split())}]", text) + "\n")
 
 
 def _open_temporary(handle: int, mode: str) -> IO:

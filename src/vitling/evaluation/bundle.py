@@ -21,7 +21,7 @@ from vitling.evaluation.familiarity import count_pixel_features
 from vitling.evaluation.meta import BundleMeta
 from vitling.evaluation.model import Model
 from vitling.evaluation.trust import Trust, load_trust, save_trust
-from vitling.files import atomic_write, is_run, write_json
+from vitling.files import is_run, write_file, write_json
 from vitling.loading import convert, read_json, read_safetensors
 from vitling.records import BundleConfig
 
@@ -38,8 +38,7 @@ def save_bundle(
     folder = Path(folder)
     weights = dict(backbone.timm_model.state_dict()) | _name_head_weights(backbone, head)
     tensors = {name: value.detach().cpu().contiguous() for name, value in weights.items()}
-    with atomic_write(folder / WEIGHTS) as file:
-        file.write(save(tensors, metadata={"format": "pt"}))
+    write_file(folder / WEIGHTS, save(tensors, metadata={"format": "pt"}))
     save_trust(folder, trust or Trust())
     write_json(folder / CONFIG, _describe_bundle(backbone, head, meta))
 

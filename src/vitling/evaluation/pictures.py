@@ -15,7 +15,7 @@ from PIL import Image, ImageColor
 from vitling.backbones.position import Grid
 from vitling.evaluation.attention_maps import MASS, RankedHeads
 from vitling.evaluation.correspondence import Matches
-from vitling.files import atomic_write
+from vitling.files import write_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -195,8 +195,7 @@ def save_picture(figure: Figure, out: Path) -> None:
         if encoded.tell() <= MAX_BYTES:
             break
         picture = picture.resize((picture.width * 4 // 5, picture.height * 4 // 5), Image.Resampling.LANCZOS)
-    with atomic_write(out) as file:
-        file.write(encoded.getvalue())
+    write_file(out, encoded.getvalue())
 
 
 def _make_palette(picture: Image.Image) -> Image.Image:

@@ -19,7 +19,7 @@ from vitling.evaluation.bundle import load
 from vitling.evaluation.config import check_coverage
 from vitling.evaluation.inputs import find_images
 from vitling.evaluation.model import BATCH, Model, Prediction
-from vitling.files import atomic_write, check_writable, make_csv
+from vitling.files import check_writable, make_csv, write_file
 from vitling.formatting import escape_json, make_safe, shorten_list
 
 Format = Literal["auto", "table", "csv", "json"]
@@ -59,8 +59,7 @@ def predict(
     if out is None:
         sys.stdout.write(make_safe(text) if format == "csv" else text)  # a pipe may end at a terminal
     else:
-        with atomic_write(out, "w") as file:
-            file.write(text)
+        write_file(out, text)
     if all(p.error for p in predictions):
         raise UserError(f"None of the images could be read. {predictions[0].source}: {predictions[0].error}.")
     if unread := [p.source for p in predictions if p.error]:

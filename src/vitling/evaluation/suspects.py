@@ -16,7 +16,7 @@ from vitling.data.sources.corrections import DROP
 from vitling.data.store import Store
 from vitling.evaluation.confident import LabelCheck, score_labels
 from vitling.evaluation.pictures import save_picture
-from vitling.files import atomic_write, make_csv
+from vitling.files import atomic_write, make_csv, write_file
 from vitling.views.sheet import draw_original
 
 FOLDER, FILE, SHEET, SUMMARY = "doctor", "suspects.csv", "suspects.png", "labels.json"
@@ -74,8 +74,7 @@ def write_suspects(path: str | PathLike[str], suspects: Sequence[Suspect], fill:
         label = {"given": one.given, "suggested": one.suggested, "drop": DROP}[fill]
         numbers = (one.given_probability, one.suggested_probability, one.score)
         rows.append([one.path, one.split, label, one.given, one.suggested, *(f"{n:.4f}" for n in numbers)])
-    with atomic_write(path, "w") as file:
-        file.write(make_csv(rows))
+    write_file(path, make_csv(rows))
 
 
 def write_probabilities(

@@ -13,7 +13,7 @@ from torch.nn.functional import normalize
 from vitling.evaluation.knn import BLOCK, exact_matmul, find_nearest
 from vitling.evaluation.model import Model
 from vitling.evaluation.projection import TSNE_LEAST, compute_tsne, project
-from vitling.files import atomic_write, make_csv
+from vitling.files import atomic_write, make_csv, write_file
 
 Tool = Literal["atlas", "fiftyone", "spotlight"]
 SUFFIXES: dict[Tool, str] = {"atlas": ".parquet", "fiftyone": ".csv", "spotlight": ".parquet"}
@@ -105,8 +105,7 @@ def _locate(source: str, key: str) -> str:
 
 def _write_csv(out: Path, columns: dict[str, Any]) -> None:
     cells = zip(*([_format_cell(cell) for cell in column] for column in columns.values()))
-    with atomic_write(out, "w") as file:
-        file.write(make_csv([list(columns), *cells]))
+    write_file(out, make_csv([list(columns), *cells]))
 
 
 def _format_cell(cell: Any) -> str:

@@ -30,7 +30,7 @@ from vitling.evaluation.familiarity import (
     fit_familiarity,
 )
 from vitling.evaluation.trust import Calibration
-from vitling.files import atomic_write
+from vitling.files import write_file
 from vitling.loading import read_safetensors
 from vitling.methods.supervised.loss import Supervised
 from vitling.runs.images import Stores
@@ -89,8 +89,7 @@ def calibrate(
     own = deadline and deadline.share(TWIN_WORK / (1 + TWIN_WORK), SHARE, add_compile_time=True)
     calibration = _train_twin(twin, stores.train, held, build, run, own)
     if run.directory.writes:
-        with atomic_write(path) as file:
-            file.write(save({name: value.contiguous() for name, value in vars(calibration).items()}))
+        write_file(path, save({name: value.contiguous() for name, value in vars(calibration).items()}))
     _delete_twin(run)
     return calibration
 

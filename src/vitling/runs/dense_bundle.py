@@ -14,7 +14,7 @@ from vitling.backbones.saved import build_saved
 from vitling.backbones.transfer import check_finite, check_tensors
 from vitling.errors import InvalidFile, UserError
 from vitling.evaluation.bundle import CONFIG, WEIGHTS, find_bundle, is_dense, read_config
-from vitling.files import atomic_write, write_json
+from vitling.files import write_file, write_json
 from vitling.loading import convert, read_safetensors
 from vitling.ranges import check_ranges
 from vitling.runs.dense_model import DenseMeta, DenseModel, build_objective
@@ -27,8 +27,7 @@ def save_dense(folder: Path, model: DenseModel) -> None:
     """Write a model folder; config.json comes last, so a folder that has one is complete."""
     backbone = model.objective.backbone
     tensors = {name: value.detach().cpu().contiguous() for name, value in model.objective.state_dict().items()}
-    with atomic_write(folder / WEIGHTS) as file:
-        file.write(save(tensors, metadata={"format": "pt"}))
+    write_file(folder / WEIGHTS, save(tensors, metadata={"format": "pt"}))
     about = {"backbone": backbone.name, **asdict(model.meta)}
     network = {"architecture": backbone.architecture, "model_args": backbone.model_args}
     write_json(folder / CONFIG, {**network, "vitling": about})

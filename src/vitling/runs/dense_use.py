@@ -13,7 +13,7 @@ from vitling.data.annotations.open import open_annotated
 from vitling.data.annotations.split import AnnotatedSplit
 from vitling.errors import UserError
 from vitling.evaluation.inputs import find_images
-from vitling.files import atomic_write, check_writable, write_json
+from vitling.files import atomic_write, check_writable, write_file, write_json
 from vitling.loading import convert, read_record
 from vitling.runs.dense_bundle import load_dense
 from vitling.runs.dense_evaluation import evaluate_store
@@ -162,8 +162,7 @@ def _write_lists(out: Path, model: DenseModel, listed: list[dict[str, Any]]) -> 
     if model.meta.task == "segment":
         write_json(out / CLASSES, dict(enumerate(model.class_names)))
         return
-    with atomic_write(out / DETECTIONS, "w") as file:
-        file.write(json.dumps(listed) + "\n")
+    write_file(out / DETECTIONS, json.dumps(listed) + "\n")
 
 
 def _name_files(images: Sequence[Path]) -> list[str]:

@@ -16,7 +16,7 @@ from typing import Any
 from vitling.console import Log, is_main_process
 from vitling.errors import InvalidFile, UserError
 from vitling.evaluation.intervals import wilson_interval
-from vitling.files import atomic_write, check_not_link, claim_folder, list_names, write_json
+from vitling.files import check_not_link, claim_folder, list_names, write_file, write_json
 from vitling.loading import read_bytes, read_record
 from vitling.metric_names import DENSE_METRICS
 from vitling.ranges import check_ranges
@@ -194,7 +194,6 @@ def _check_folder(config: RunConfig) -> None:
 
 def _restore(out: Path, before: bytes | None) -> None:
     if before is not None:
-        with atomic_write(out / REQUEST) as file:
-            file.write(before)
+        write_file(out / REQUEST, before)
         return
     (out / REQUEST).unlink(missing_ok=True)

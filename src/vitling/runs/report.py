@@ -14,7 +14,7 @@ from typing import Any
 
 from vitling.console import Log
 from vitling.errors import UserError
-from vitling.files import atomic_write, check_writable
+from vitling.files import check_writable, write_file
 from vitling.report.data import ReportData, RunReport
 from vitling.report.page import render_page
 from vitling.runs.group import list_finished
@@ -70,8 +70,7 @@ def write_page(path: Path, runs: list[RunReport]) -> None:
     title = runs[0].name if len(runs) == 1 else f"{len(runs)} runs side by side"
     made = datetime.now().strftime("%Y-%m-%d %H:%M")
     page = render_page(ReportData(title, made, __version__, tuple(runs)))
-    with atomic_write(path, "w") as file:
-        file.write(page)
+    write_file(path, page)
 
 
 def report_run(run: OpenRun, result: dict[str, Any]) -> None:
