@@ -18,7 +18,7 @@ from vitling.errors import UserError
 from vitling.evaluation.bundle import load
 from vitling.evaluation.inputs import IMAGE_SUFFIXES, Source, list_dataset_sources, list_sources
 from vitling.evaluation.model import BATCH, Model
-from vitling.evaluation.tables import SUFFIXES, EmbeddedSplit, Tool, name_labels, write_table
+from vitling.evaluation.tables import SUFFIXES, EmbeddedSplit, Tool, name_labels, write_parquet, write_table
 from vitling.files import atomic_write, check_writable
 
 
@@ -134,19 +134,16 @@ def _labels_or_blank(part: EmbeddedSplit, like: np.ndarray) -> np.ndarray:
 
 def _write_parquet(out: Path, parts: list[EmbeddedSplit]) -> None:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
-    columns = {
+    columns: dict[str, Any] = {
         "key": [key for part in parts for key in part.keys],
         "split": [part.split for part in parts for _ in part.keys],
     }
     if any(part.labels is not None for part in parts):
         columns["label"] = [label for part in parts for label in name_labels(part)]
-    table = pa.table(columns)
     vectors = np.concatenate([part.embeddings for part in parts])
-    column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), vectors.shape[1])
-    with atomic_write(out) as file:
-        pq.write_table(table.append_column("embedding", column), file)
+    columns["embedding"] = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), vectors.shape[1])
+    write_parquet(out, columns)
 
 
 _WRITERS = {".npz": _write_npz, ".parquet": _write_parquet}

@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from vitling.backbones.backbone import Backbone
@@ -143,7 +144,7 @@ def train_linear(
     for epoch in range(epochs):
         lr = peak * (1 + math.cos(math.pi * epoch / epochs)) / 2
         for rows in _iterate_batches(len(source.labels), batch, seed, epoch):
-            features = _append_ones(source.rows(rows, epoch).float())
+            features = F.pad(source.rows(rows, epoch).float(), (0, 1), value=1.0)
             labels = source.labels[torch.from_numpy(rows).to(device)]
             logits = torch.einsum("nd,ldc->lnc", features, weights)
             velocity.mul_(MOMENTUM).add_(torch.einsum("nd,lnc->ldc", features, logit_gradient(logits, labels)))
@@ -156,17 +157,13 @@ def logit_gradient(logits: Tensor, labels: Tensor) -> Tensor:
     """Compute the gradient of the mean cross entropy (for several labels, binary) with respect to logits [L, N, C]."""
     if labels.ndim == 2:
         return (logits.sigmoid() - labels.to(logits)) / labels.numel()
-    target = torch.nn.functional.one_hot(labels, logits.shape[2]).to(logits)
+    target = F.one_hot(labels, logits.shape[2]).to(logits)
     return (logits.softmax(dim=2) - target) / len(labels)
 
 
 def _draw_weights(width: int, classes: int, seed: int) -> Tensor:
     drawn = make_rng("linear probe", seed).normal(0, INIT_STD, (width, classes))
     return torch.cat([torch.from_numpy(drawn).float(), torch.zeros(1, classes)])
-
-
-def _append_ones(features: Tensor) -> Tensor:
-    return torch.cat([features, features.new_ones(len(features), 1)], dim=1)
 
 
 def _iterate_batches(n: int, batch: int, seed: int, epoch: int) -> Iterator[np.ndarray]:

@@ -10,15 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitling.data.dataset import Dataset, Splits
+from vitling.data.dataset import Dataset, Splits, sample_evenly
 from vitling.data.sources import read_source
 from vitling.data.sources.corrections import check_same_labels
 from vitling.data.store import Store, build_store
 from vitling.errors import UserError
 from vitling.evaluation.bundle import load
 from vitling.evaluation.features import compute_pooled_features
-from vitling.evaluation.knn import BLOCK, exact_matmul, find_nearest
-from vitling.evaluation.metrics import BINS, calibration_error
+from vitling.evaluation.knn import find_nearest
+from vitling.evaluation.metrics import bin_confidence, calibration_error
 from vitling.evaluation.model import Model
 from vitling.evaluation.predictions import hash_names, load_predictions
 from vitling.evaluation.projection import TSNE_LEAST, compute_tsne, project
@@ -112,7 +112,7 @@ class RunImages:
         if self.split == "train":
             return self.shown
         train = self.splits.train
-        return self._build_store(train, spread(len(train), self.limits.training), "train")
+        return self._build_store(train, sample_evenly(len(train), self.limits.training), "train")
 
     @cached_property
     def features(self) -> Tensor:
@@ -233,9 +233,8 @@ def _find_neighbours(images: RunImages) -> np.ndarray:
         bank, first = queries, 0
     else:
         bank, first = torch.nn.functional.normalize(images._compute_features(images.training).float(), dim=1), None
-    with exact_matmul():
-        k = min(NEIGHBOURS, len(bank) - (first is not None))
-        return find_nearest(bank, queries, k, BLOCK, first)[1].cpu().numpy()
+    k = min(NEIGHBOURS, len(bank) - (first is not None))
+    return find_nearest(bank, queries, k, first)[1].cpu().numpy()
 
 
 def _to_pairs(points: np.ndarray) -> tuple[tuple[float, float], ...]:
@@ -283,15 +282,7 @@ def measure_reliability(images: RunImages) -> tuple[Reliability, ...]:
 
 
 def _make_bins(logits: Tensor, truth: Tensor) -> Iterator[Bin]:
-    confidence, predicted = logits.double().softmax(dim=1).max(dim=1)
-    bin_of = (confidence * BINS).ceil().long().clamp(1, BINS)
-    for number in range(1, BINS + 1):
+    confidence, correct, bin_of = bin_confidence(logits, truth)
+    for number in bin_of.unique():
         inside = bin_of == number
-        if n := int(inside.sum()):
-            right = (predicted == truth)[inside].double().mean()
-            yield Bin(float(confidence[inside].mean()), float(right), n)
-
-
-def spread(total: int, most: int) -> np.ndarray:
-    """Return at most `most` of the rows 0..total-1, evenly spread."""
-    return np.linspace(0, total - 1, min(total, most)).astype(np.int64)
+        yield Bin(float(confidence[inside].mean()), float(correct[inside].double().mean()), int(inside.sum()))

@@ -13,6 +13,7 @@ from PIL import Image, ImageDraw
 from torch import Tensor
 
 from vitling.data.config import DataConfig
+from vitling.data.dataset import sample_evenly
 from vitling.data.splits import read_splits
 from vitling.data.store import Store, build_store, choose_normalisation, choose_size
 from vitling.errors import UserError
@@ -49,7 +50,7 @@ def draw_sheet(
     plan = make_plan(policy, size) if isinstance(policy, str) else policy
     plan.check_channels((config or DataConfig()).channels)
     dataset = read_splits(source, config or DataConfig(), needs_train=False).train
-    chosen = dataset.take(np.linspace(0, len(dataset) - 1, min(images, len(dataset))).astype(int))
+    chosen = dataset.take(sample_evenly(len(dataset), images))
     store = build_store(
         chosen, choose_size(chosen, plan.store_side(len(dataset))), config, use_cache=False, allow_bad=True
     )
