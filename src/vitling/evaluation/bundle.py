@@ -33,14 +33,18 @@ WEIGHTS, CONFIG = "model.safetensors", "config.json"
 def save_bundle(
     folder: str | os.PathLike, backbone: Backbone, head: nn.Linear | None, meta: BundleMeta, trust: Trust | None = None
 ) -> None:
-    """Write the bundle; config.json comes last, so a folder that has one is complete."""
+    """Write the bundle of a classifier, or of a network without a head."""
     _check(backbone, head, meta)
-    folder = Path(folder)
+    save_trust(Path(folder), trust or Trust())
     weights = dict(backbone.timm_model.state_dict()) | _name_head_weights(backbone, head)
+    write_network(Path(folder), weights, _describe_bundle(backbone, head, meta))
+
+
+def write_network(folder: Path, weights: dict[str, Tensor], config: dict[str, Any]) -> None:
+    """Write weights, then config.json, so a folder that has one is complete."""
     tensors = {name: value.detach().cpu().contiguous() for name, value in weights.items()}
     write_file(folder / WEIGHTS, save(tensors, metadata={"format": "pt"}))
-    save_trust(folder, trust or Trust())
-    write_json(folder / CONFIG, _describe_bundle(backbone, head, meta))
+    write_json(folder / CONFIG, config)
 
 
 def load_bundle(folder: str | os.PathLike, device: torch.device | str = "cpu") -> Model:

@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-from safetensors.torch import save
 
 from vitling.backbones.saved import build_saved
 from vitling.backbones.transfer import check_finite, check_tensors
 from vitling.errors import InvalidFile, UserError
-from vitling.evaluation.bundle import CONFIG, WEIGHTS, find_bundle, is_dense, read_config
-from vitling.files import write_file, write_json
+from vitling.evaluation.bundle import CONFIG, WEIGHTS, find_bundle, is_dense, read_config, write_network
 from vitling.loading import convert, read_safetensors
 from vitling.ranges import check_ranges
 from vitling.runs.dense_model import DenseMeta, DenseModel, build_objective
@@ -24,13 +22,11 @@ _BACKBONE = "backbone.timm_model."  # start of the names of the backbone's tenso
 
 
 def save_dense(folder: Path, model: DenseModel) -> None:
-    """Write a model folder; config.json comes last, so a folder that has one is complete."""
+    """Write a model folder."""
     backbone = model.objective.backbone
-    tensors = {name: value.detach().cpu().contiguous() for name, value in model.objective.state_dict().items()}
-    write_file(folder / WEIGHTS, save(tensors, metadata={"format": "pt"}))
     about = {"backbone": backbone.name, **asdict(model.meta)}
     network = {"architecture": backbone.architecture, "model_args": backbone.model_args}
-    write_json(folder / CONFIG, {**network, "vitling": about})
+    write_network(folder, model.objective.state_dict(), {**network, "vitling": about})
 
 
 def find_dense(path: str | os.PathLike, weights: Literal["last", "best"] = "last") -> Path | None:

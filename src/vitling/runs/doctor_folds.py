@@ -98,7 +98,7 @@ def _train_fold(settings: LabelledConfig, folds: int, out: Path, start: str | No
     stage = make_fold_stage(settings, fold, folds, out / f"fold-{fold}", start)
     with init_processes(settings.loop.device) as processes, open_run(stage, "finetune", processes) as run:
         if not run.result:
-            run.finish(finetune_in(run))
+            finetune_in(run)
 
 
 def _predict_fold(

@@ -33,7 +33,7 @@ from vitling.runs.calibration import TWIN_WORK, calibrate, describe_calibration,
 from vitling.runs.images import Stores, gather_stage_facts
 from vitling.runs.network import attach_auxiliary, build_auxiliary, build_backbone, check_network, describe_auxiliary
 from vitling.runs.opening import OpenRun
-from vitling.runs.stage import begin, make_meta, summarise_fit
+from vitling.runs.stage import begin, evaluate_weights, make_meta, open_test, summarise_fit
 from vitling.runs.timing import Clock, familiar_images, fit_to_time
 from vitling.settings.config import LabelledConfig
 from vitling.settings.facts import Facts
@@ -172,25 +172,19 @@ def _conclude(
     calibration: Calibration | None,
 ) -> dict[str, Any]:
     """Evaluate and save the last epoch's weights and the best ones; return the entries of result.json."""
-    objective.eval()
-    candidates: list[tuple[str, str, int, dict[str, torch.Tensor] | None]] = [("last", "model", fitted.epochs, None)]
-    if fitted.best:
-        candidates.append(("best", "best", fitted.best.epoch, fitted.best.weights))
-    reason = f"final evaluation of {' and '.join(name for name, *_ in candidates)}"
-    test = stores.open_test(reason) if stores.splits.has_test else None
-    directory, evaluated = run.directory, dict[str, _Evaluation]()
+    directory, test = run.directory, open_test(stores, fitted)
     most = SAMPLE if config.minutes is None else familiar_images(60 * config.minutes, fitted.images_per_second)
-    for name, folder, epoch, weights in candidates:
-        if weights is not None and epoch == fitted.epochs:
-            evaluated[name] = found = evaluated["last"]
-        else:
-            if weights is not None:
-                objective.load_state_dict(weights)
-            evaluated[name] = found = _evaluate(config, objective, epoch, stores, test, calibration, most)
+
+    def evaluate(name: str, epoch: int) -> _Evaluation:
+        return _evaluate(config, objective, epoch, stores, test, calibration, most)
+
+    def save(folder: str, found: _Evaluation) -> None:
         if directory.writes:
             backbone = resize_backbone(objective.backbone, config.eval_size)
             meta = _meta(config, stores.train, found)
             save_bundle(directory.path / folder, backbone, objective.head, meta, found.trust)
+
+    evaluated = evaluate_weights(objective, fitted, evaluate, save)
     directory.log.info(describe_calibration(stores, evaluated["last"].temperature, calibration))
     directory.write("evaluation.json", {name: e.splits for name, e in evaluated.items()})
     if directory.writes:

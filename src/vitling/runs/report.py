@@ -18,7 +18,7 @@ from vitling.files import check_writable, write_file
 from vitling.report.data import ReportData, RunReport
 from vitling.report.page import render_page
 from vitling.runs.group import list_finished
-from vitling.runs.opening import OpenRun
+from vitling.runs.opening import OpenRun, open_run, start_processes
 from vitling.runs.report_dense import read_dense
 from vitling.runs.report_files import (
     RunFiles,
@@ -36,6 +36,7 @@ from vitling.runs.report_matches import match_views
 from vitling.runs.report_pictures import choose_samples, draw_attention, draw_training_views
 from vitling.runs.report_suspects import collect_suspects
 from vitling.runs.timing import report_seconds
+from vitling.settings.config import Config
 from vitling.shortage import is_out_of_memory
 from vitling.training.compilation import free_memory
 from vitling.training.rundir import RunDirectory
@@ -73,7 +74,15 @@ def write_page(path: Path, runs: list[RunReport]) -> None:
     write_file(path, page)
 
 
-def report_run(run: OpenRun, result: dict[str, Any]) -> None:
+def train_and_report(request: Config, verb: str, train: Callable[[OpenRun[Config]], dict[str, Any]]) -> dict[str, Any]:
+    """Open the run of a command, train in it unless it has finished already, write its report and return its result."""
+    with start_processes(request, verb) as processes, open_run(request, verb, processes) as run:
+        result = run.result or train(run)
+        _report_run(run, result)
+        return result
+
+
+def _report_run(run: OpenRun, result: dict[str, Any]) -> None:
     """Write the report of a run that has finished, unless --no-report was passed or an earlier start wrote it."""
     config, directory = run.draft.config, run.directory
     written = run.result is not None and (directory.path / FILE).exists()
