@@ -16,6 +16,7 @@ import rich.console
 from rich.console import ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.segment import Segment
+from rich.table import Column, Table
 
 from vitling.errors import UserError
 from vitling.files import append_line
@@ -56,6 +57,12 @@ class Console(rich.console.Console):
         for segment in super().render(renderable, options):
             is_plain = segment.control is None
             yield Segment(make_safe(segment.text), segment.style) if is_plain else segment
+
+
+def make_table(texts: Iterable[str | Column], numbers: Iterable[str], caption: str | None = None) -> Table:
+    """Make a table with columns of text and, to their right, of numbers, which are aligned and never wrapped."""
+    right = (Column(name, justify="right", no_wrap=True) for name in numbers)
+    return Table(*texts, *right, caption=caption)
 
 
 def echo(text: object = "", file: TextIO | None = None) -> None:
