@@ -16,7 +16,7 @@ from typing import Any
 from vitling.console import Log, is_main_process
 from vitling.errors import InvalidFile, UserError
 from vitling.evaluation.intervals import wilson_interval
-from vitling.files import check_not_link, claim_folder, list_names, write_file, write_json
+from vitling.files import check_not_link, claim_folder, is_run, list_names, write_file, write_json
 from vitling.loading import read_bytes, read_record
 from vitling.metric_names import DENSE_METRICS
 from vitling.ranges import check_ranges
@@ -40,7 +40,7 @@ def train_seeds(config: Config, train: Callable[[Config], dict[str, Any]]) -> di
     config = load_request(config, **({"seeds": config.seeds} if config.seeds > 1 else {}))  # the number may change
     check_ranges(config)
     out, log, results, summary = Path(config.out), Log(silent=not is_main_process()), [], {}
-    if (out / "config.json").exists():
+    if is_run(out):
         raise UserError(f"{out} is a run of one seed. Pass a different --out for several seeds.")
     with init_processes(config.loop.device), store_request(config) as count_run:
         for i in range(config.seeds):
@@ -66,10 +66,19 @@ def list_runs(path: str) -> list[Path]:
         raise UserError(f"{path} compares methods. Name one of its runs, such as {folder / 'idmm'}.")
     if verb:
         raise UserError(f"{path} holds several runs, and none has finished. Continue them with --resume.")
-    if not (folder / "config.json").exists():
-        what = f"is not a run: it has neither config.json nor {SEEDS}" if folder.exists() else "does not exist"
-        raise UserError(f"{path} {what}.")
+    require_run(path, folder)
     return [folder]
+
+
+def require_run(name: str, folder: Path) -> None:
+    """Raise UserError if a folder is not a run: why not, and what to pass instead."""
+    if is_run(folder):
+        return
+    if not folder.exists():
+        raise UserError(f"{name} does not exist.")
+    if folder.name in ("model", "best") and is_run(folder.parent):
+        raise UserError(f"{name} is a model folder. Pass the run, {folder.parent}.")
+    raise UserError(f"{name} is not a run: it has neither config.json with environment.json nor {SEEDS}.")
 
 
 def list_finished(path: str) -> list[Path]:
@@ -156,8 +165,10 @@ def store_request(config: RunConfig) -> Iterator[Callable[[], None]]:
         yield lambda: done.append(True)
     except UserError:
         rejected = not done and set(list_names(out)) <= {*names, REQUEST}
-        if rejected:
-            _restore(out, before)
+        if rejected and before is not None:
+            write_file(out / REQUEST, before)
+        elif rejected:
+            (out / REQUEST).unlink(missing_ok=True)
         raise
     finally:
         release()
@@ -190,10 +201,3 @@ def _check_folder(config: RunConfig) -> None:
         raise UserError(f"{config.out} holds runs of vitling {before}. Pass a different --out for vitling {verb}.")
     if before:
         require_resume_or_overwrite(config)
-
-
-def _restore(out: Path, before: bytes | None) -> None:
-    if before is not None:
-        write_file(out / REQUEST, before)
-        return
-    (out / REQUEST).unlink(missing_ok=True)

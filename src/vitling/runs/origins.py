@@ -43,7 +43,7 @@ def strip_val(source: str) -> tuple[str, str]:
 def read_settings(run: Path) -> RunConfig:
     """Read the settings of a run; raise UserError for anything else."""
     path = run / "config.json"
-    if not path.is_file():
+    if not is_run(run):
         raise UserError(
             f"{run} is not a run. Name the directory of one; to make one for unchecked images, "
             f"vitling pretrain {run} --out runs/features"
@@ -66,7 +66,7 @@ def find_label_free(run: Path, required: bool, later: tuple[Path, ...] = ()) -> 
     if _ignores_labels(settings):
         free = before and find_label_free(before, required, later)
         return run if free == before else free  # `before` may have learned the labels after a stage without them
-    if isinstance(settings, TrainConfig) and (run / PRETRAIN_FOLDER / "config.json").is_file():
+    if isinstance(settings, TrainConfig) and is_run(run / PRETRAIN_FOLDER):
         return find_label_free(run / PRETRAIN_FOLDER, required, later)
     if before is not None:
         return find_label_free(before, required, later)

@@ -20,6 +20,7 @@ from vitling.ranges import check_ranges
 from vitling.records import Environment, Evaluation, MetricsLine, RunResult, TestOpening
 from vitling.report.data import ClassScore, Curve, Errors, Origin, Score, Setting, Stage
 from vitling.report.specs import SECOND
+from vitling.runs.group import require_run
 from vitling.settings.config import TrainConfig
 from vitling.settings.listing import list_settings
 from vitling.settings.resolve import Resolved
@@ -101,19 +102,9 @@ class RunFiles:
         return [Path(start)] if start and Path(start).is_dir() else []
 
 
-def describe_no_run(name: str, folder: Path) -> str:
-    """Say why a folder is not a run, and what to pass instead."""
-    if not folder.exists():
-        return f"{name} does not exist."
-    if folder.name in ("model", "best") and is_run(folder.parent):
-        return f"{name} is a model folder. Pass the run, {folder.parent}."
-    return f"{name} is not a run: it has no config.json."
-
-
 def open_files(name: str, folder: Path) -> RunFiles:
     """Open a finished run; raise UserError if it has not finished."""
-    if not is_run(folder):
-        raise UserError(describe_no_run(name, folder))
+    require_run(name, folder)
     if not (folder / "result.json").exists():
         raise UserError(f"{name} has not finished; continue it with --resume.")
     return RunFiles(name, folder)
