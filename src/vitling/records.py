@@ -113,27 +113,6 @@ class Evaluation(TypedDict, total=False):
     best: WeightsEvaluation
 
 
-class SuspectRow(TypedDict):
-    path: str
-    split: str
-    given: str
-    suggested: str
-    given_probability: Finite
-    suggested_probability: Finite
-
-
-class DoctorResult(TypedDict):
-    """labels.json of `vitling doctor`."""
-
-    source: str
-    images: Count
-    method: str
-    agreement: Finite
-    expected_wrong: Finite
-    suspects: list[SuspectRow]
-    csv: str
-
-
 class _DenseFigures(TypedDict, total=False):
     iou: Share | None
     accuracy: Share | None
