@@ -17,7 +17,7 @@ from vitling.data.splits import read_splits
 from vitling.errors import UserError
 from vitling.evaluation.bundle import load
 from vitling.evaluation.inputs import IMAGE_SUFFIXES, Source, list_dataset_sources, list_sources
-from vitling.evaluation.model import BATCH, Model
+from vitling.evaluation.model import Model
 from vitling.evaluation.tables import SUFFIXES, EmbeddedSplit, Tool, name_labels, write_parquet, write_table
 from vitling.files import atomic_write, check_writable
 
@@ -48,7 +48,7 @@ def embed(
     config = replace(config or DataConfig(), channels=model.meta.channels, bits=model.meta.bits)
     if config.max_pixels != MAX_PIXELS:
         model.meta = replace(model.meta, max_pixels=config.max_pixels)
-    if len(named) == 1 and not _is_image_path(named[0]):
+    if len(named) == 1 and Path(named[0]).suffix.lower() not in IMAGE_SUFFIXES:
         parts = _embed_dataset_source(model, named[0], config, on_test_opened)
     else:
         parts = [_embed_sources(model, "images", list_sources(named))]
@@ -79,10 +79,6 @@ def _embed_dataset_source(
     return parts
 
 
-def _is_image_path(text: str) -> bool:
-    return Path(text).suffix.lower() in IMAGE_SUFFIXES
-
-
 def _open_splits(splits: Splits) -> Iterable[tuple[str, Dataset]]:
     named = {"train": splits.train, "val": splits.val, "unlabelled": splits.pool}
     if splits.has_test:
@@ -97,18 +93,10 @@ def _embed_sources(
     labels: np.ndarray | None = None,
     class_names: tuple[str, ...] = (),
 ) -> EmbeddedSplit:
-    rows: list[int] = []
-    vectors: list[np.ndarray] = []
-    errors: dict[str, str] = {}
     with Log().progress(f"Embedding {split}", len(sources)) as progress:
-        for start in range(0, len(sources), BATCH):
-            found = model.embed_sources(sources[start : start + BATCH])
-            rows += [start + row for row in found.rows]
-            vectors.append(found.vectors)
-            errors |= found.errors
-            progress(min(start + BATCH, len(sources)))
+        rows, vectors, errors = model.embed_sources(sources, progress)
     kept = None if labels is None else labels[rows]
-    return EmbeddedSplit(split, [sources[i].name for i in rows], np.concatenate(vectors), kept, class_names, errors)
+    return EmbeddedSplit(split, [sources[i].name for i in rows], vectors, kept, class_names, errors)
 
 
 def _write_npz(out: Path, parts: list[EmbeddedSplit]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -55,7 +56,7 @@ def explain(
         if second is not None:
             raise UserError("A folder is compared with its own mirrored images. Give one folder, or one or two images.")
         found: dict[str, Any] = {
-            "correspondence": measure_correspondence(model, list_sources(image), grey, seed).as_dict()
+            "correspondence": asdict(measure_correspondence(model, list_sources(image), grey, seed))
         }
         _delete_earlier(out)
     else:

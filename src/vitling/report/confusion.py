@@ -54,8 +54,8 @@ def make_confusion_chart(errors: Errors, class_names: Sequence[str], run: int) -
     elsewhere = whole - sum(row["n"] for row in values)
     told = f"{right:,} of {whole:,} images are on the diagonal, classified correctly."
     told += f" {elsewhere:,} were predicted as other classes, which are not shown." if elsewhere else ""
-    names_of_classes = ("true", "true class"), ("predicted", "predicted class")
-    columns = make_columns(*names_of_classes, ("n", "images", ","), ("share", "of the true class", ".1%"))
+    classes = ("true", "true class"), ("predicted", "predicted class")
+    columns = make_columns(*classes, ("n", "images", ","), ("share", "of the true class", ".1%"))
     of = f" of the {n} most confused of {len(class_names)} classes" if n < len(class_names) else ""
     described = f"Counts by true and predicted class{of}. {told}"
     return Chart(f"confusion-{run}", f"Confusion matrix{of}", described, spec, columns)
