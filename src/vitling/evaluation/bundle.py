@@ -102,7 +102,7 @@ def find_bundle(path: str | os.PathLike, weights: Literal["last", "best"] = "las
     inside = path / ("best" if weights == "best" else "model")
     if (inside / CONFIG).is_file():
         return inside
-    if weights == "last" and _is_bundle(path):
+    if weights == "last" and (path / CONFIG).is_file() and (path / WEIGHTS).is_file():
         return path
     if not path.exists():
         raise UserError(f"{path} does not exist. Give a run directory or a model folder.")
@@ -122,10 +122,6 @@ def _explain_missing(path: Path) -> str:
     if is_run(path) and not (path / "result.json").is_file():
         return "The run is not finished; continue it with --resume. "
     return ""
-
-
-def _is_bundle(folder: Path) -> bool:
-    return (folder / CONFIG).is_file() and (folder / WEIGHTS).is_file()
 
 
 def _describe_bundle(backbone: Backbone, head: nn.Linear | None, meta: BundleMeta) -> dict[str, Any]:

@@ -36,10 +36,6 @@ class RunGroup:
         return statistics.mean(self.values)
 
     @property
-    def std(self) -> float | None:
-        return statistics.stdev(self.values) if len(self.predictions) > 1 else None
-
-    @property
     def correct(self) -> np.ndarray:
         """Correct predictions, bool [seeds, N]; for one label per image."""
         return np.stack([one.correct for one in self.predictions])

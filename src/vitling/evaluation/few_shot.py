@@ -6,7 +6,6 @@ one more image, not the luck of the draw.
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitling.errors import UserError
+from vitling.evaluation.intervals import summarise_values
 from vitling.evaluation.knn import exact_matmul
 from vitling.evaluation.logistic import Backend, fit_logistic
 from vitling.formatting import format_count
@@ -49,7 +49,7 @@ def measure_few_shot(
             (fit,) = fit_logistic(few, few_labels, classes, [STRENGTH], backend)
             found["logistic"][n].append(score(fit.logits(queries), query_labels))
         on_progress(done + 1)
-    return {way: {n: _summarise(values) for n, values in curve.items()} for way, curve in found.items()}
+    return {way: {n: summarise_values(values) for n, values in curve.items()} for way, curve in found.items()}
 
 
 def select_shots(labels: Tensor, shots: Sequence[int]) -> list[int]:
@@ -83,8 +83,3 @@ def score_by_centroid(bank: Tensor, labels: Tensor, queries: Tensor, classes: in
     with exact_matmul():
         cosines = unit_queries @ F.normalize(sums, dim=1).T
     return torch.where(torch.bincount(labels, minlength=classes) > 0, cosines, -1.0)
-
-
-def _summarise(values: list[float]) -> dict[str, Any]:
-    std = statistics.stdev(values) if len(values) > 1 else None
-    return {"mean": statistics.mean(values), "deviation": std, "values": values}

@@ -133,16 +133,13 @@ def _make_curve_chart(stage: str, group: str, curves: list[tuple[str, Curve]], r
         encoding |= {"color": line, "strokeDash": line}
     mark = {"type": "line", "point": {"size": 14} if len(values) <= 60 * len(lines) else False, "clip": True}
     spec = make_spec(values, 190, mark=mark, encoding=encoding)
-    last = "; ".join(f"{line} ends at {_last_value(values, line):.4g}" for line in lines)
+    ends = {row["line"]: row["value"] for row in values}
+    last = "; ".join(f"{line} ends at {value:.4g}" for line, value in ends.items())
     named = [("line", "run" if several else "term")] if are_named else []
     columns = make_columns(*named, ("epoch", "epoch", "~g"), ("value", group, ".2%" if is_fraction else ".5~g"))
     slug = "-".join(f"curve {stage} {group}".lower().split())
     told = f"{title} over {values[-1]['epoch']:g} epochs. {last}."
     return Chart(slug, title, told, spec, columns, is_detail=group not in _ORDER)
-
-
-def _last_value(values: list[Spec], line: str) -> float:
-    return next(row["value"] for row in reversed(values) if row["line"] == line)
 
 
 def make_score_charts(runs: Sequence[RunReport]) -> list[Chart]:

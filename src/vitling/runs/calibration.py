@@ -64,7 +64,8 @@ def calibrate(
         return None
     path, log = run.directory.path / FILE, run.directory.log
     if is_larger_size(config):
-        return _take_over(Path(config.from_ or "") / FILE)
+        smaller = Path(config.from_ or "") / FILE  # its distances are of the features at the smaller size
+        return replace(load_calibration(smaller), distances=None) if smaller.exists() else None
     if path.exists():
         _delete_twin(run)  # the start that wrote the file may have been killed before it did so
         return load_calibration(path)
@@ -134,11 +135,6 @@ def is_larger_size(config: LabelledConfig) -> bool:
     return (
         isinstance(config, FinetuneConfig) and config.keep_head and Path(config.from_ or "") == Path(config.out).parent
     )
-
-
-def _take_over(path: Path) -> Calibration | None:
-    """Return the outputs of the twin at the smaller size, without its distances: those are of other features."""
-    return replace(load_calibration(path), distances=None) if path.exists() else None
 
 
 def _train_twin(

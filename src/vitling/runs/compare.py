@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from vitling.errors import UserError
 from vitling.evaluation.comparison import Weights, compare_pair, rank_runs
+from vitling.evaluation.intervals import summarise_values
 from vitling.files import check_writable, write_json
 from vitling.loading import read_record
 from vitling.metric_names import primary_metric
@@ -39,7 +40,7 @@ def compare(
         "weights": weights,
         "images": len(ranked[0].predictions[0]),
         "metric": primary_metric(ranked[0].is_multi_label),
-        "runs": [{"run": g.name, "values": g.values, "mean": g.mean, "deviation": g.std} for g in ranked],
+        "runs": [{"run": group.name, **summarise_values(group.values)} for group in ranked],
         "differences": [compare_pair(better, worse) for better, worse in pairwise(ranked)],
     }
     if out:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
@@ -15,7 +14,7 @@ from typing import Any
 
 from vitling.console import Log, is_main_process
 from vitling.errors import InvalidFile, UserError
-from vitling.evaluation.intervals import wilson_interval
+from vitling.evaluation.intervals import summarise_values, wilson_interval
 from vitling.files import check_not_link, claim_folder, is_run, list_names, write_file, write_json
 from vitling.loading import read_bytes, read_record
 from vitling.metric_names import DENSE_METRICS
@@ -127,9 +126,8 @@ def _list_figures(result: dict[str, Any]) -> list[tuple[str, float, int | None]]
 
 def _summarise(values: list[float], images: int | None) -> dict[str, Any]:
     """Summarise a figure of all seeds. The interval is that of the mean on so many images: all seeds have the same."""
-    mean, std = statistics.mean(values), statistics.stdev(values) if len(values) > 1 else None
-    interval = {} if images is None else {"images": images, "interval": wilson_interval(mean, images)}
-    return {"mean": mean, "deviation": std, "values": values, **interval}
+    found = summarise_values(values)
+    return found | ({} if images is None else {"images": images, "interval": wilson_interval(found["mean"], images)})
 
 
 def resumes_group(config: RunConfig) -> bool:

@@ -14,7 +14,7 @@ from vitling.backbones.transfer import resize_backbone
 from vitling.data.batches import compute_class_weights
 from vitling.data.dataset import Splits
 from vitling.data.store import Store
-from vitling.evaluation.bundle import BundleMeta, save_bundle
+from vitling.evaluation.bundle import save_bundle
 from vitling.evaluation.calibration import fit_temperature
 from vitling.evaluation.classify import ValidationWatcher, get_labels
 from vitling.evaluation.familiarity import (
@@ -99,9 +99,9 @@ def train_stage(stage: Stage, run: OpenRun, clock: Clock) -> dict[str, Any]:
     objective = stage.build(config, stage.backbone, stage.auxiliary)
     _introduce(config, stores, objective, run)
     run.write_settings(resolved)
-    watcher = _make_validation(config, stores)
-    fit_config = config.fit_config(best=watcher.metric if watcher else None)
-    watchers = [watcher] if watcher else []
+    view = (config.eval_size, config.views.crop_fraction)
+    watchers = [] if stores.val is None else [ValidationWatcher(stores.val, *view, config.eval_every or 1)]
+    fit_config = config.fit_config(best=watchers[0].metric if watchers else None)
     fitted = fit(
         objective, stores.train, fit_config, watchers, run=run.directory, processes=run.processes, deadline=deadline
     )
@@ -115,12 +115,6 @@ def make_objective(config: LabelledConfig, backbone: Backbone, store: Store) -> 
         weights = torch.from_numpy(compute_class_weights(dataset.labels, len(dataset.class_names))).float()
     plan = config.views.plan(backbone.size)
     return Supervised(backbone, plan, len(dataset.class_names), dataset.task == "multi", settings.smoothing, weights)
-
-
-def _make_validation(config: LabelledConfig, stores: Stores) -> ValidationWatcher | None:
-    if stores.val is None:
-        return None
-    return ValidationWatcher(stores.val, config.eval_size, config.views.crop_fraction, config.eval_every or 1)
 
 
 def _introduce(config: LabelledConfig, stores: Stores, objective: Supervised, run: OpenRun) -> None:
@@ -172,7 +166,7 @@ def _conclude(
     calibration: Calibration | None,
 ) -> dict[str, Any]:
     """Evaluate and save the last epoch's weights and the best ones; return the entries of result.json."""
-    directory, test = run.directory, open_test(stores, fitted)
+    directory, dataset, test = run.directory, stores.train.dataset, open_test(stores, fitted)
     most = SAMPLE if config.minutes is None else familiar_images(60 * config.minutes, fitted.images_per_second)
 
     def evaluate(name: str, epoch: int) -> _Evaluation:
@@ -181,7 +175,15 @@ def _conclude(
     def save(folder: str, found: _Evaluation) -> None:
         if directory.writes:
             backbone = resize_backbone(objective.backbone, config.eval_size)
-            meta = _meta(config, stores.train, found)
+            meta = make_meta(
+                config,
+                stores.train,
+                task=dataset.task,
+                class_names=dataset.class_names,
+                crop_fraction=config.views.crop_fraction,
+                size=config.eval_size,
+                temperature=found.temperature,
+            )
             save_bundle(directory.path / folder, backbone, objective.head, meta, found.trust)
 
     evaluated = evaluate_weights(objective, fitted, evaluate, save)
@@ -235,15 +237,3 @@ def _evaluate(
         predictions[name] = make_predictions(logits.numpy(), labels.numpy(), dataset.keys, dataset.groups)
         mistakes += find_mistakes(logits, labels, dataset.keys, dataset.class_names, temperature, name)
     return _Evaluation(epoch, temperature, trust, splits, predictions, mistakes)
-
-
-def _meta(config: LabelledConfig, store: Store, evaluated: _Evaluation) -> BundleMeta:
-    return make_meta(
-        config,
-        store,
-        task=store.dataset.task,
-        class_names=store.dataset.class_names,
-        crop_fraction=config.views.crop_fraction,
-        size=config.eval_size,
-        temperature=evaluated.temperature,
-    )

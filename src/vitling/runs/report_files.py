@@ -86,7 +86,7 @@ class RunFiles:
     def stages(self) -> list[tuple[str, RunFiles]]:
         """The run and the runs it consists of or starts from, in the order of training, with their titles."""
         inside = self.folder / PRETRAIN_FOLDER
-        before = [folder for folder in (inside, *self._list_starts()) if is_run(folder)]
+        before = [folder for folder in (inside, Path(self.resolved.config.from_ or inside)) if is_run(folder)]
         first = RunFiles(f"{self.name}/{PRETRAIN_FOLDER}", before[0]) if before else None
         if first is not None and self.has_classifier:
             found = [("First stage", first), (SECOND, self)]
@@ -96,10 +96,6 @@ class RunFiles:
             found = [("", self)]
         large = self.folder / LARGE_FOLDER
         return [*found, *([("Larger size", RunFiles(self.name, large))] if is_run(large) else [])]
-
-    def _list_starts(self) -> list[Path]:
-        start = self.resolved.config.from_
-        return [Path(start)] if start and Path(start).is_dir() else []
 
 
 def open_files(name: str, folder: Path) -> RunFiles:
@@ -247,6 +243,8 @@ def read_origin(files: RunFiles) -> Origin:
     config, environment = files.resolved.config, files.environment
     packages = {name: text for name, text in environment.get("packages", {}).items() if text}
     versions = {"Python": environment.get("python", "?"), **packages, "System": environment.get("system", "?")}
+    path = files.folder / "test-openings.jsonl"
+    openings = read_json_lines(path, TestOpening) if path.exists() else []
     seeds = [("Seed", str(config.seed)), ("Seed of the hold-out", str(config.hold_out_seed()))]
     return Origin(
         command=environment.get("command", ""),
@@ -254,10 +252,5 @@ def read_origin(files: RunFiles) -> Origin:
         seeds=tuple(seeds),
         versions=tuple(versions.items()),
         config=json.dumps(files.config_values, indent=2, ensure_ascii=False),
-        test_openings=tuple(_list_openings(files.folder / "test-openings.jsonl")),
+        test_openings=tuple(f"{one['time'].replace('T', ' ')}: {one['why']}" for one in openings),
     )
-
-
-def _list_openings(path: Path) -> Iterator[str]:
-    for opening in read_json_lines(path, TestOpening) if path.exists() else ():
-        yield f"{opening['time'].replace('T', ' ')}: {opening['why']}"

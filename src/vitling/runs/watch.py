@@ -13,7 +13,7 @@ from vitling.errors import InvalidFile, UserError
 from vitling.files import is_claimed, is_run
 from vitling.loading import read_bytes, read_json_lines, read_record
 from vitling.records import MetricsLine
-from vitling.report.data import Curve, RunCurves
+from vitling.report.data import RunCurves
 from vitling.report.page import embed_json, render_live_page
 from vitling.report.specs import SECOND, make_curve_charts
 from vitling.runs.report_files import format_seconds, read_curves
@@ -103,7 +103,7 @@ def describe_progress(folder: Path) -> dict[str, Any]:
         "state": text,
         "progress": share,
         "has_report": (folder / _REPORT).exists(),
-        "charts": _make_charts(folder.name, curves),
+        "charts": {chart.id: asdict(chart) for chart in make_curve_charts([RunCurves(folder.name, tuple(curves))])},
         "log": read_bytes(log).decode(errors="replace").splitlines()[-LOG_LINES:] if log.exists() else [],
     }
 
@@ -146,7 +146,3 @@ def _measure_stage(stage: Path) -> tuple[float, str]:
         if seconds < _FOREVER:
             text += f" About {format_seconds(seconds)} left in this stage, at {pace:,.0f} images/s."
     return min(step / total, 1.0), text
-
-
-def _make_charts(name: str, curves: list[Curve]) -> dict[str, Any]:
-    return {chart.id: asdict(chart) for chart in make_curve_charts([RunCurves(name, tuple(curves))])}
