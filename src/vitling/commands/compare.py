@@ -7,9 +7,10 @@ from typing import Annotated, Any, Literal
 from rich.table import Column
 from tyro.conf import Positional, arg
 
-from vitling.commands.flags import OptionalOut, Weights
+from vitling.commands.flags import OptionalOut
 from vitling.commands.results import format_percent
 from vitling.console import Console, echo, make_table
+from vitling.evaluation.config import Weights
 from vitling.evaluation.intervals import format_interval
 from vitling.metric_names import METRIC_NAMES
 

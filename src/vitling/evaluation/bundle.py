@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from safetensors.torch import save
@@ -17,6 +17,7 @@ from vitling.backbones import Backbone
 from vitling.backbones.saved import build_saved
 from vitling.backbones.transfer import check_finite, check_tensors
 from vitling.errors import InvalidFile, UserError
+from vitling.evaluation.config import Weights
 from vitling.evaluation.familiarity import count_pixel_features
 from vitling.evaluation.meta import BundleMeta
 from vitling.evaluation.model import Model
@@ -87,16 +88,14 @@ def _load_head(backbone: Backbone, meta: BundleMeta, weights: dict[str, Tensor])
     return head
 
 
-def load(
-    path: str | os.PathLike, weights: Literal["last", "best"] = "last", device: torch.device | str = "auto"
-) -> Model:
+def load(path: str | os.PathLike, weights: Weights = "last", device: torch.device | str = "auto") -> Model:
     """Load the model of a run directory (`best`: of the best epoch on validation) or of a bundle."""
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     return load_bundle(find_bundle(path, weights), device)
 
 
-def find_bundle(path: str | os.PathLike, weights: Literal["last", "best"] = "last") -> Path:
+def find_bundle(path: str | os.PathLike, weights: Weights = "last") -> Path:
     """Return the bundle of a run directory, or the given bundle itself."""
     path = Path(path)
     inside = path / ("best" if weights == "best" else "model")

@@ -15,6 +15,7 @@ from vitling.ranges import AT_LEAST_1, POSITIVE, SEED, Range, check_ranges
 
 Probe = Literal["knn", "linear", "logistic", "few-shot"]
 Metric = Literal["auto", MetricFlag]
+Weights = Literal["last", "best"]  # of the last epoch, or of the best epoch on validation
 KS = (10, 20, 100, 200)  # numbers of neighbours that EsViT tries
 
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from vitling.data.dataset import Dataset, Splits
 from vitling.data.splits import read_splits
 from vitling.errors import UserError
 from vitling.evaluation.bundle import load
+from vitling.evaluation.config import Weights
 from vitling.evaluation.inputs import IMAGE_SUFFIXES, Source, list_dataset_sources, list_sources
 from vitling.evaluation.model import Model
 from vitling.evaluation.tables import SUFFIXES, EmbeddedSplit, Tool, name_labels, write_parquet, write_table
@@ -26,7 +27,7 @@ def embed(
     model_path: str | os.PathLike,
     inputs: str | Sequence[str],
     out: str | os.PathLike,
-    weights: Literal["last", "best"] = "last",
+    weights: Weights = "last",
     on_test_opened: Callable[[str], None] | None = None,
     config: DataConfig | None = None,
     tool: Tool | None = None,
@@ -87,11 +88,7 @@ def _open_splits(splits: Splits) -> Iterable[tuple[str, Dataset]]:
 
 
 def _embed_sources(
-    model: Model,
-    split: str,
-    sources: list[Source],
-    labels: np.ndarray | None = None,
-    class_names: tuple[str, ...] = (),
+    model: Model, split: str, sources: list[Source], labels: np.ndarray | None = None, class_names: tuple[str, ...] = ()
 ) -> EmbeddedSplit:
     with Log().progress(f"Embedding {split}", len(sources)) as progress:
         rows, vectors, errors = model.embed_sources(sources, progress)

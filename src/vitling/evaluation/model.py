@@ -97,11 +97,7 @@ class Model:
         return self.require_head()(self.features(images))
 
     def predict(
-        self,
-        inputs: Input | Sequence[Input],
-        top: int = 5,
-        abstain: float | None = None,
-        coverage: float | None = None,
+        self, inputs: Input | Sequence[Input], top: int = 5, abstain: float | None = None, coverage: float | None = None
     ) -> list[Prediction]:
         """Predict every image, in order; below the probability `abstain` the prediction is unsure.
 

@@ -16,7 +16,7 @@ from vitling.console import Console, Log
 from vitling.data.sources.source import IMAGE_SUFFIXES, UNREAD_SUFFIXES
 from vitling.errors import UserError
 from vitling.evaluation.bundle import load
-from vitling.evaluation.config import check_coverage
+from vitling.evaluation.config import Weights, check_coverage
 from vitling.evaluation.inputs import find_images
 from vitling.evaluation.model import BATCH, Prediction
 from vitling.files import check_writable, make_csv, write_file
@@ -33,7 +33,7 @@ def predict(
     abstain: float | None = None,
     format: Format = "auto",
     out: str | os.PathLike | None = None,
-    weights: Literal["last", "best"] = "last",
+    weights: Weights = "last",
     coverage: float | None = None,
 ) -> list[Prediction]:
     """Predict files, folders and globs, and write the predictions to `out` or to the terminal.

@@ -23,12 +23,7 @@ from vitling.data.look_alikes import group_look_alikes
 from vitling.data.store import Store
 from vitling.errors import InvalidFile
 from vitling.evaluation.classify import get_labels
-from vitling.evaluation.familiarity import (
-    DISTANCES,
-    compute_features,
-    compute_logits_and_features,
-    fit_familiarity,
-)
+from vitling.evaluation.familiarity import DISTANCES, compute_features, compute_logits_and_features, fit_familiarity
 from vitling.evaluation.trust import Calibration
 from vitling.files import write_file
 from vitling.loading import read_safetensors

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vitling.errors import UserError
-from vitling.evaluation.comparison import Weights, compare_pair, rank_runs
+from vitling.evaluation.comparison import compare_pair, rank_runs
+from vitling.evaluation.config import Weights
 from vitling.evaluation.intervals import summarise_values
 from vitling.files import check_writable, write_json
 from vitling.loading import read_record

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from dataclasses import asdict
 from pathlib import Path
-from typing import Literal
 
 import torch
 
@@ -13,6 +12,7 @@ from vitling.backbones.saved import build_saved
 from vitling.backbones.transfer import check_finite, check_tensors
 from vitling.errors import InvalidFile, UserError
 from vitling.evaluation.bundle import CONFIG, WEIGHTS, find_bundle, is_dense, read_config, write_network
+from vitling.evaluation.config import Weights
 from vitling.loading import convert, read_safetensors
 from vitling.ranges import check_ranges
 from vitling.runs.dense_model import DenseMeta, DenseModel, build_objective
@@ -29,7 +29,7 @@ def save_dense(folder: Path, model: DenseModel) -> None:
     write_network(folder, model.objective.state_dict(), {**network, "vitling": about})
 
 
-def find_dense(path: str | os.PathLike, weights: Literal["last", "best"] = "last") -> Path | None:
+def find_dense(path: str | os.PathLike, weights: Weights = "last") -> Path | None:
     """Return the model folder of a run if it detects or segments, else None."""
     folder = find_bundle(path, weights)
     return folder if is_dense(read_config(folder)) else None

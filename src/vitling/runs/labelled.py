@@ -17,12 +17,7 @@ from vitling.data.store import Store
 from vitling.evaluation.bundle import save_bundle
 from vitling.evaluation.calibration import fit_temperature
 from vitling.evaluation.classify import ValidationWatcher, get_labels
-from vitling.evaluation.familiarity import (
-    SAMPLE,
-    compute_features,
-    compute_logits_and_features,
-    fit_familiarity,
-)
+from vitling.evaluation.familiarity import SAMPLE, compute_features, compute_logits_and_features, fit_familiarity
 from vitling.evaluation.metrics import summarise
 from vitling.evaluation.mistakes import FILE as MISTAKES
 from vitling.evaluation.mistakes import Mistake, find_mistakes, write_mistakes

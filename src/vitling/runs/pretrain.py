@@ -137,12 +137,7 @@ def _make_watcher(config: PretrainConfig, stores: Stores, run: OpenRun) -> Colla
 
 
 def _conclude(
-    config: PretrainConfig,
-    stores: Stores,
-    objective: Objective,
-    fitted: FitResult,
-    warnings: list[str],
-    run: OpenRun,
+    config: PretrainConfig, stores: Stores, objective: Objective, fitted: FitResult, warnings: list[str], run: OpenRun
 ) -> dict[str, Any]:
     objective.eval()
     if run.directory.writes:

@@ -49,10 +49,7 @@ class Limits:
     def share(self, runs: int) -> Limits:
         """Return the limits of one of several runs on a page."""
         return replace(
-            self,
-            thumbnails=self.thumbnails // runs,
-            attention=self.attention // runs,
-            matches=self.matches // runs,
+            self, thumbnails=self.thumbnails // runs, attention=self.attention // runs, matches=self.matches // runs
         )
 
     def fit(self, seconds: float, images_per_second: float) -> Limits:
