@@ -16,9 +16,9 @@ from vitling.files import write_file
 from vitling.formatting import describe_trial, format_count
 from vitling.loading import convert, read_json
 from vitling.metric_names import METRIC_NAMES
+from vitling.papers.lines import make_lines, select_columns
+from vitling.papers.pictures.draw import draw
 from vitling.records import StudyResults
-from vitling.report.pictures import draw
-from vitling.report.studies import make_lines, select_columns
 
 HEAD = """# Results
 

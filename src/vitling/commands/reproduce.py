@@ -10,8 +10,8 @@ from tyro.conf import Positional, arg
 from vitling.console import Console, echo, make_table
 from vitling.errors import Interrupted, RunAborted
 from vitling.formatting import describe_trial
+from vitling.papers.lines import make_lines, select_columns
 from vitling.ranges import AT_LEAST_1, POSITIVE
-from vitling.report.studies import make_lines, select_columns
 
 
 def reproduce(
