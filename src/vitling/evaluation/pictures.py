@@ -50,14 +50,10 @@ def draw_correspondences(
     cell = np.array([height / matches.grid[0], width / matches.grid[1]])
     _draw_lines(axes, matches, cell, width + gap, errors)
     for i, (own, other) in enumerate(nearest):
-        for place, marker, colour, size in (
-            (own, "o", BLUE, 18),
-            (other, "^", RED, 11),
-        ):  # sizes differ so that both are visible
-            y, x = (np.array(place) + 0.5) * cell
-            axes.plot(
-                x + i * (width + gap), y, marker, color=colour, mec="white", mew=1.5, ms=size, zorder=4, alpha=0.9
-            )
+        marks = (own, "o", BLUE, 18), (other, "^", RED, 11)  # sizes differ so that both are visible
+        for place, marker, colour, size in marks:
+            y, x = (np.array(place) + 0.5) * cell + (0, i * (width + gap))
+            axes.plot(x, y, marker, color=colour, mec="white", mew=1.5, ms=size, zorder=4, alpha=0.9)
     axes.set(xlim=(0, 2 * width + gap), ylim=(height, -0.06 * height))
     axes.axis("off")
     figure.suptitle(_make_title(errors), fontsize=12)

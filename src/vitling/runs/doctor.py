@@ -62,12 +62,13 @@ def diagnose(config: DoctorConfig) -> Diagnosis:
     if config.folds:
         if not isinstance(settings, LabelledConfig):
             raise UserError(f"--folds trains a second stage again, and {run} has none. Leave it out.")
-        dataset, probabilities, store = predict_by_folds(config, settings, splits, start, out, log)
+        store, probabilities = predict_by_folds(config, settings, splits, start, out, log)
         method = f"second stage trained {config.folds} times"
     else:
         assert start is not None
         store, probabilities = _predict_by_features(config, start, settings.data, splits, log)
-        dataset, method = store.dataset, f"logistic regression and k-NN on {start}, {FOLDS} folds"
+        method = f"logistic regression and k-NN on {start}, {FOLDS} folds"
+    dataset = store.dataset
     assert dataset.labels is not None
     known = np.flatnonzero(~np.isnan(probabilities).any(axis=1))
     if len(known) < len(dataset):

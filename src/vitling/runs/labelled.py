@@ -31,8 +31,7 @@ from vitling.runs.opening import OpenRun
 from vitling.runs.stage import begin, evaluate_weights, make_meta, open_test, summarise_fit
 from vitling.runs.timing import Clock, familiar_images, fit_to_time
 from vitling.settings.config import LabelledConfig
-from vitling.settings.facts import Facts
-from vitling.settings.facts import Start as StartFacts
+from vitling.settings.facts import Facts, Start
 from vitling.settings.layers import Draft
 from vitling.settings.resolve import Resolved, resolve
 from vitling.training.loop import fit
@@ -68,7 +67,7 @@ def prepare_stage(
     splits: Splits,
     head: nn.Linear | None = None,
     start: str | None = None,
-    start_facts: StartFacts | None = None,
+    start_facts: Start | None = None,
 ) -> Stage:
     """Resolve the settings, build the network and decode the images. `start`: the directory of the stage before."""
     facts = gather_stage_facts(splits, run.has_gpu)

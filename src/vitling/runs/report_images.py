@@ -184,7 +184,7 @@ def make_map(images: RunImages) -> ImageMap | None:
     wrong.sort(key=lambda i: -confidence[i])
     sprites, tiles, near_tiles = _make_thumbnails(images, wrong, rows, near)
     placed = project(features.double().numpy())
-    train, of_train = images.training.dataset, _describe_labels(images.training.dataset)[0]
+    train, train_labels = images.training.dataset, _describe_labels(images.training.dataset)[0]
     return ImageMap(
         split=images.split,
         total=len(images.dataset),
@@ -198,7 +198,7 @@ def make_map(images: RunImages) -> ImageMap | None:
         tiles=tiles,
         neighbours=tuple(map(tuple, rows.tolist())),
         training=TrainingImages(
-            tuple(train.keys[i] for i in near), tuple(of_train[i] for i in near) if of_train else (), near_tiles
+            tuple(train.keys[i] for i in near), tuple(train_labels[i] for i in near) if train_labels else (), near_tiles
         ),
         sprites=sprites,
     )

@@ -93,13 +93,13 @@ def _draw_stage_views(title: str, stage: RunFiles, images: RunImages) -> Picture
 
 def choose_samples(images: ImageMap) -> list[int]:
     """Choose images to look into: confident mistakes and, from other classes, correct predictions."""
-    wrong = list(images.mistakes[: SAMPLES // 3])
-    classes = {images.labels[i] for i in wrong}
+    chosen = list(images.mistakes[: SAMPLES // 3])
+    classes = {images.labels[i] for i in chosen}
     for i in range(len(images.keys)):
-        if len(wrong) == SAMPLES:
+        if len(chosen) == SAMPLES:
             break
         is_right = not images.predicted or images.labels[i] == images.predicted[i]
-        if i not in wrong and is_right and (images.labels[i] not in classes or images.labels[i] == -1):
-            wrong.append(i)
+        if i not in chosen and is_right and (images.labels[i] not in classes or images.labels[i] == -1):
+            chosen.append(i)
             classes.add(images.labels[i])
-    return wrong
+    return chosen
