@@ -83,12 +83,12 @@ class Log:
 
     def info(self, line: str) -> None:
         if not self.brief:
-            self.console.print(line, markup=False)
+            self.console.print(line)
         self.debug(line)
 
     def warning(self, line: str) -> None:
         line = f"Warning: {line}".replace("\n", "\\n")  # names may contain line breaks
-        self.console.print(line, style="yellow", markup=False)
+        self.console.print(line, style="yellow")
         self.debug(line)
 
     def debug(self, line: str) -> None:
@@ -119,6 +119,6 @@ class Log:
             nonlocal last
             if time.monotonic() - last >= LINE_INTERVAL:
                 last = time.monotonic()
-                self.console.print(f"{title} {done}/{total or '?'}", markup=False)
+                self.console.print(f"{title} {done}/{total or '?'}")
 
         return show

@@ -161,11 +161,8 @@ def _describe_stages(config: TrainConfig, result: dict[str, Any]) -> Row:
 def _read_rows(config: ComparisonConfig) -> dict[str, Row]:
     """Return the rows of a resumed comparison, so that another stop loses none of them."""
     path = Path(config.out) / RESULT
-    return (
-        {row["method"]: row for row in read_record(path, ComparisonResult)["rows"]}
-        if config.resume and path.exists()
-        else {}
-    )
+    known = read_record(path, ComparisonResult)["rows"] if config.resume and path.exists() else []
+    return {row["method"]: row for row in known}
 
 
 def _write(config: ComparisonConfig, rows: list[Row]) -> None:
