@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from safetensors.torch import save
@@ -24,11 +24,24 @@ from vitling.evaluation.model import Model
 from vitling.evaluation.trust import Trust, load_trust, save_trust
 from vitling.files import is_run, write_file, write_json
 from vitling.loading import convert, read_json, read_safetensors
-from vitling.records import BundleConfig
 
 __all__ = ["BundleMeta", "load", "load_bundle", "save_bundle"]
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
+
+
+class BundleSection(TypedDict):
+    """The vitling section of config.json in a model folder; the rest of it is a BundleMeta."""
+
+    backbone: str
+
+
+class BundleConfig(TypedDict):
+    """config.json of a model folder."""
+
+    architecture: str
+    model_args: dict[str, bool | int | float | str | list[int | float] | None]
+    vitling: BundleSection
 
 
 def save_bundle(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 
@@ -24,7 +24,6 @@ from vitling.evaluation.model import Model
 from vitling.files import check_writable, write_json
 from vitling.formatting import shorten_list
 from vitling.loading import read_record
-from vitling.records import DataSettings
 from vitling.runs.origins import find_run, is_same_data, strip_val
 from vitling.settings.evaluation import EvaluationConfig
 from vitling.training.processes import choose_device
@@ -32,6 +31,20 @@ from vitling.training.rundir import RunDirectory
 
 if TYPE_CHECKING:
     from vitling.runs.dense_model import DenseModel
+
+
+class Folds(TypedDict, total=False):
+    folds: int
+
+
+class DataSettings(TypedDict, total=False):
+    """Settings in config.json that decide which images a run was trained on."""
+
+    source: str
+    val: str | None
+    seed: int
+    split_seed: int | None
+    data: Folds
 
 
 def evaluate(config: EvaluationConfig) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from torch import nn
 
@@ -13,7 +13,7 @@ from vitling.errors import UserError
 from vitling.evaluation.bundle import find_bundle, load_bundle, read_config
 from vitling.evaluation.model import Model
 from vitling.loading import read_record
-from vitling.records import StartResult
+from vitling.records import Count
 from vitling.runs.images import open_labelled
 from vitling.runs.labelled import prepare_stage, train_stage
 from vitling.runs.opening import OpenRun
@@ -23,6 +23,12 @@ from vitling.settings.config import FinetuneConfig, RunConfig
 from vitling.settings.facts import Start
 
 NEW_HEAD = "Leave out --keep-head to train a new head."
+
+
+class StartResult(TypedDict, total=False):
+    """The keys of result.json that fine-tuning reads from the run it starts from."""
+
+    size: Count
 
 
 def finetune(request: FinetuneConfig) -> dict[str, Any]:

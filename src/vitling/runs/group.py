@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypedDict
+
+from msgspec import Meta
 
 from vitling.console import Log, is_main_process
 from vitling.errors import InvalidFile, UserError
@@ -19,7 +21,7 @@ from vitling.files import check_not_link, claim_folder, is_run, list_names, writ
 from vitling.loading import read_bytes, read_record
 from vitling.metric_names import DENSE_METRICS
 from vitling.ranges import check_ranges
-from vitling.records import SeedsResult, StoredRequest, iterate_scores
+from vitling.records import iterate_scores
 from vitling.settings.config import Config, RunConfig
 from vitling.settings.saved import load_config, resume_config
 from vitling.settings.verbs import verb_of
@@ -27,6 +29,19 @@ from vitling.training.processes import init_processes
 
 REQUEST, SEEDS = "asked.json", "seeds.json"
 BASELINES = "baselines"  # folder within a run, with those of --baselines
+
+
+class StoredRequest(TypedDict):
+    """asked.json of a folder of several runs."""
+
+    verb: str
+    settings: dict[str, Any]
+
+
+class SeedsResult(TypedDict):
+    """seeds.json."""
+
+    seeds: Annotated[list[int], Meta(min_length=1)]
 
 
 def train_seeds(config: Config, train: Callable[[Config], dict[str, Any]]) -> dict[str, Any]:

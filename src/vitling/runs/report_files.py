@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from vitling.errors import InvalidFile, UserError
 from vitling.evaluation.intervals import wilson_interval
@@ -17,7 +17,7 @@ from vitling.formatting import format_count
 from vitling.loading import read_bytes, read_json_lines, read_record
 from vitling.metric_names import DENSE_METRICS, METRIC_NAMES
 from vitling.ranges import check_ranges
-from vitling.records import Environment, Evaluation, MetricsLine, RunResult, TestOpening
+from vitling.records import Environment, MetricsLine, RunResult, Share
 from vitling.report.data import ClassScore, Curve, Errors, Origin, Score, Setting, Stage
 from vitling.report.specs import SECOND
 from vitling.runs.group import require_run
@@ -38,6 +38,33 @@ HEADLINES = {
     "mean_iou": "mean IoU",
     "box_ap": "box AP",
 }
+
+
+ClassScores = TypedDict("ClassScores", {"class": str, "n": int, "recall": Share | None, "precision": Share | None})
+
+
+class SplitEvaluation(TypedDict):
+    per_class: list[ClassScores]
+    confusion: NotRequired[list[list[int]]]
+
+
+class WeightsEvaluation(TypedDict, total=False):
+    val: SplitEvaluation
+    test: SplitEvaluation
+
+
+class Evaluation(TypedDict, total=False):
+    """evaluation.json of a run."""
+
+    last: WeightsEvaluation
+    best: WeightsEvaluation
+
+
+class TestOpening(TypedDict):
+    """A line of test-openings.jsonl."""
+
+    time: str
+    why: str
 
 
 @dataclass(frozen=True)
