@@ -220,8 +220,8 @@ def make_class_chart(errors: Errors, run: int) -> Chart | None:
         "x": _SHARE | {"field": "recall", "title": "recall"},
         "tooltip": make_tooltip(name, *ratios, ("images",)),
     }
-    shows = [{"filter": f"datum.i < {shown}"}]
-    spec = make_spec(values, 22 * shown, transform=shows, mark={"type": "bar", "cornerRadiusEnd": 2}, encoding=encoding)
+    hardest, mark = [{"filter": f"datum.i < {shown}"}], {"type": "bar", "cornerRadiusEnd": 2}
+    spec = make_spec(values, 22 * shown, transform=hardest, mark=mark, encoding=encoding)
     told = "; ".join(f"{c.name} {c.recall:.0%}" for c in ranked[:3])
     columns = make_columns(name, images, *ratios)
     title = "Hardest classes" if shown < len(ranked) else "Classes, the hardest first"

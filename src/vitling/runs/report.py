@@ -52,11 +52,14 @@ def write_report(runs: Sequence[str], out: str | None = None) -> Path:
         raise UserError("No run given. Name one or more run directories: vitling report runs/first")
     path = Path(out) if out else Path(FILE) if len(runs) > 1 else Path(runs[0], FILE)
     check_writable(path)
-    folders = [folder for run in runs for folder in list_finished(run)]
-    found = [open_files(name, folder) for name, folder in zip(shorten_names(folders), folders)]
+    found = _open_runs([folder for run in runs for folder in list_finished(run)])
     limits = Limits().share(len(found))
     write_page(path, [collect(files, limits, RunDirectory(files.folder).log_test_opening) for files in found])
     return path
+
+
+def _open_runs(folders: Sequence[Path]) -> list[RunFiles]:
+    return [open_files(name, folder) for name, folder in zip(shorten_names(folders), folders)]
 
 
 def shorten_names(folders: Sequence[Path]) -> list[str]:
@@ -102,7 +105,7 @@ def report_group(out: str) -> None:
         return
     if len(folders) > 1:
         free_memory()
-        seconds = sum(sum_seconds(open_files(str(folder), folder).result) for folder in folders)
+        seconds = sum(sum_seconds(files.result) for files in _open_runs(folders))
         report_finished(folders, Path(out) / FILE, report_seconds(seconds, timed=False), Log())
 
 
@@ -115,7 +118,7 @@ def report_finished(folders: Sequence[Path], path: Path, seconds: float, log: Lo
     log.info("Writing the report.")
     began = time.perf_counter()
     try:
-        found = [open_files(name, folder) for name, folder in zip(shorten_names(folders), folders)]
+        found = _open_runs(folders)
         limits = Limits().share(len(found))
         share = seconds / len(found)
         if with_images:
