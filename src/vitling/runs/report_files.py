@@ -84,8 +84,7 @@ class RunFiles:
 
     @cached_property
     def environment(self) -> dict[str, Any]:
-        path = self.folder / "environment.json"
-        return read_record(path, Environment) if path.exists() else {}
+        return read_record(self.folder / "environment.json", Environment)
 
     @cached_property
     def evaluation(self) -> dict[str, Any]:

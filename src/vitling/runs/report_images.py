@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -22,7 +22,7 @@ from vitling.evaluation.metrics import bin_confidence, calibration_error
 from vitling.evaluation.model import Model
 from vitling.evaluation.predictions import hash_names, load_predictions
 from vitling.evaluation.projection import TSNE_LEAST, compute_tsne, project
-from vitling.report.data import Bin, ImageMap, Reliability, Sprites, TrainingImages
+from vitling.report.data import Bin, ImageMap, Reliability, Sprites, TrainingImages, list_mistakes
 from vitling.report.sprites import make_sprites
 from vitling.runs.images import open_for_pretraining, open_labelled
 from vitling.runs.report_files import RunFiles
@@ -180,9 +180,8 @@ def make_map(images: RunImages) -> ImageMap | None:
     rows = _find_neighbours(images)
     near = np.unique(rows)
     rows = np.searchsorted(near, rows)
-    wrong = [i for i in range(len(store)) if predicted and labels[i] not in (-1, predicted[i])]
-    wrong.sort(key=lambda i: -confidence[i])
-    sprites, tiles, near_tiles = _make_thumbnails(images, wrong, rows, near)
+    mistakes = list_mistakes(labels, predicted, confidence)
+    sprites, tiles, near_tiles = _make_thumbnails(images, mistakes, rows, near)
     placed = project(features.double().numpy())
     train, train_labels = images.training.dataset, _describe_labels(images.training.dataset)[0]
     return ImageMap(
@@ -241,12 +240,12 @@ def _to_pairs(points: np.ndarray) -> tuple[tuple[float, float], ...]:
 
 
 def _make_thumbnails(
-    images: RunImages, wrong: list[int], rows: np.ndarray, near: np.ndarray
+    images: RunImages, mistakes: Sequence[int], rows: np.ndarray, near: np.ndarray
 ) -> tuple[Sprites, tuple[int, ...], tuple[int, ...]]:
     """Draw thumbnails of the mistakes, their neighbours, the other images and theirs, until the limit is reached."""
     order: dict[tuple[bool, int], int] = {}  # (is a training image, row) -> tile
-    is_wrong = set(wrong)
-    for group in (wrong, [i for i in range(len(rows)) if i not in is_wrong]):
+    others = sorted(set(range(len(rows))) - set(mistakes))
+    for group in (list(mistakes), others):
         for of_training, some in ((False, group), (True, np.unique(rows[group]).tolist())):
             for row in some:
                 order.setdefault((of_training, int(row)), len(order))
