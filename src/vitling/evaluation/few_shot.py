@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitling.errors import UserError
+from vitling.evaluation.config import FewShotConfig
 from vitling.evaluation.intervals import summarise_values
 from vitling.evaluation.knn import exact_matmul
 from vitling.evaluation.logistic import Backend, fit_logistic
@@ -33,16 +34,15 @@ def measure_few_shot(
     query_labels: Tensor,
     classes: int,
     score: Scorer,
-    shots: Sequence[int] = (1, 2, 5, 10),
-    draws: int = 5,
+    config: FewShotConfig,
     seed: int = 0,
     backend: Backend = "torch",
     on_progress: Callable[[int], None] = lambda done: None,
 ) -> dict[str, dict[int, dict[str, Any]]]:
     """Score centroid and logistic classifiers for each number of images per class: all draws, their mean and std."""
-    found: dict[str, dict[int, list[float]]] = {way: {n: [] for n in shots} for way in ("centroid", "logistic")}
-    for done in range(draws):
-        for n in shots:
+    found: dict[str, dict[int, list[float]]] = {way: {n: [] for n in config.shots} for way in ("centroid", "logistic")}
+    for done in range(config.draws):
+        for n in config.shots:
             rows = torch.from_numpy(draw_few(labels.cpu().numpy(), n, seed, done)).to(bank.device)
             few, few_labels = bank[rows], labels[rows]
             found["centroid"][n].append(score(score_by_centroid(few, few_labels, queries, classes), query_labels))
