@@ -77,7 +77,7 @@ def find_nearest(
 ) -> tuple[Tensor, Tensor]:
     """Find the similarities and rows [N, k] of the nearest bank images, best first; all features have length 1.
 
-    `first`: the queries are the bank's own rows from there on, and none counts as its own neighbour.
+    `first`: the queries are the bank's own rows from this one on, and none is its own neighbour.
     """
     best = queries.new_empty(len(queries), 0)
     rows = torch.empty(len(queries), 0, dtype=torch.int64, device=bank.device)

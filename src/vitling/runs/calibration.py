@@ -39,7 +39,7 @@ from vitling.training.rundir import RunDirectory
 FOLDER, FILE = "calibration", "calibration.safetensors"
 SHARE = 0.25  # of the run's epochs
 HELD_OUT = 0.2  # of the images
-TWIN_WORK = SHARE * (1 - HELD_OUT)  # images trained, in runs
+TWIN_WORK = SHARE * (1 - HELD_OUT)  # training of the twin, as a multiple of the run's
 
 Build = Callable[[LabelledConfig], Supervised]
 

@@ -234,7 +234,7 @@ def _find_neighbours(images: RunImages) -> np.ndarray:
 
 
 def _to_pairs(points: np.ndarray) -> tuple[tuple[float, float], ...]:
-    """Scale to a spread of one, which keeps the numbers short."""
+    """Scale to a standard deviation of one, which keeps the numbers short."""
     scaled = points / max(float(points.std()), 1e-12)
     return tuple((float(x), float(y)) for x, y in scaled)
 
