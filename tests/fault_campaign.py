@@ -18,15 +18,7 @@ from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
-from tests.fault_scenarios import (
-    Scenario,
-    State,
-    Trial,
-    compare_outcomes,
-    list_scenarios,
-    prepare,
-    record_states,
-)
+from tests.fault_scenarios import Scenario, State, Trial, compare_outcomes, list_scenarios, prepare, record_states
 from tests.faults import FAULTS, Fault
 from tests.killed_workers import kill_workers, list_worker_scenarios
 from vitling.files import lock_folder, write_json

@@ -44,10 +44,17 @@ def make_folder_with_pool(root: Path) -> Path:
     return folder
 
 
+def make_run_folder(folder: Path) -> Path:
+    """Make a folder with the files by which a run is recognised."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("config.json", "environment.json"):
+        (folder / name).write_text("{}")
+    return folder
+
+
 def write_run(folder: Path, right: Any, names: Any = None, split: str = "last/test", labels: Any = None) -> str:
     """Write a run with predictions for three classes that are correct where `right` is true; return its path."""
-    folder.mkdir(parents=True)
-    (folder / "config.json").write_text("{}")
+    make_run_folder(folder)
     labels = np.arange(len(right)) % 3 if labels is None else labels
     logits = np.eye(3)[np.where(right, labels, (labels + 1) % 3)]
     names = names or [f"{i}.png" for i in range(len(right))]

@@ -366,10 +366,7 @@ def test_inspect_fails_early(folder, capsys):
     assert "cannot be written" in refused(capsys, "inspect", folder, "--out", "/proc/nowhere/x.json")
 
 
-@pytest.mark.parametrize(
-    "problem",
-    [PermissionError(13, "Permission denied", "/data/x"), OSError("odd")],
-)
+@pytest.mark.parametrize("problem", [PermissionError(13, "Permission denied", "/data/x"), OSError("odd")])
 def test_a_system_error_is_one_line(folder, tmp_path, capsys, monkeypatch, problem):
     def fail(*arguments, **named):
         raise problem

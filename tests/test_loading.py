@@ -18,6 +18,7 @@ from safetensors.torch import save
 
 from tests.hostile import QUICK, accepts_or_refuses, damaged_bytes, damaged_records, json_texts, values
 from vitling import loading
+from vitling.data.cache import CacheEntry
 from vitling.errors import InvalidFile
 from vitling.files import write_json
 from vitling.loading import (
@@ -31,20 +32,12 @@ from vitling.loading import (
     read_safetensors,
     read_torch,
 )
-from vitling.records import (
-    CacheEntry,
-    ComparisonResult,
-    CostResult,
-    DataSettings,
-    Environment,
-    MetricsLine,
-    RunResult,
-    SeedsResult,
-    StoredRequest,
-    StudyResults,
-    SuiteCell,
-    TaskResult,
-)
+from vitling.papers.costs import CostResult
+from vitling.papers.suite.suite import SuiteCell
+from vitling.records import Environment, MetricsLine, RunResult, StudyResults, TaskResult
+from vitling.runs.compare_methods import ComparisonResult
+from vitling.runs.evaluate import DataSettings
+from vitling.runs.group import SeedsResult, StoredRequest
 from vitling.settings.config import ComparisonConfig, FinetuneConfig, PretrainConfig, TrainConfig
 from vitling.settings.saved import load_config, load_resolved
 

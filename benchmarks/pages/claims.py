@@ -18,7 +18,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from vitling.files import atomic_write
+from benchmarks.pages.markdown import make_table
+from vitling.files import write_file
 from vitling.formatting import format_count, format_mean
 from vitling.loading import read_json
 
@@ -46,9 +47,10 @@ GAPS_HEAD = f"""## Gaps above {GAP:g} point
 Every run that ends more than {GAP:g} point above or below the paper's figure, and the causes tried. The runs behind the
 causes are in the tables whose name ends with `-causes` ([results.md](results.md)).
 
-| runs | ours | the paper | difference | causes tried, and what they gave |
-| --- | --- | --- | --- | --- |
 """
+CLAIM_TITLES = ("claim", "where", "evidence here", "verdict", "results")
+GAP_TITLES = ("runs", "ours", "the paper", "difference", "causes tried, and what they gave")
+HEADLINE_TITLES = {"run": "run", "without": "without", "with": "with", "paper": "the paper"}
 _REFERENCE = re.compile(r"\{([^{}|]+)(?:\|(%?)(\d))?\}")
 
 
@@ -110,15 +112,15 @@ def render_claims(folder: Path, source: Path) -> str:
 
 
 def _render_paper(paper: dict[str, Any], folder: Path) -> str:
-    lines = [f"## {paper['title']}\n", "| claim | where | evidence here | verdict | results |", "| --- " * 5 + "|"]
+    rows = []
     for claim in paper["claims"]:
         if claim["verdict"] not in VERDICTS:
             raise ValueError(f"{claim['claim']}: the verdict is {claim['verdict']!r}, not one of {VERDICTS}")
         figures = Figures(folder)
         evidence = figures.fill(claim["evidence"])
         links = ", ".join(f"[{name}](../results/{name}.json)" for name in figures.used)
-        lines.append(f"| {claim['claim']} | {claim['where']} | {evidence} | **{claim['verdict']}** | {links} |")
-    return "\n".join(lines) + "\n"
+        rows.append((claim["claim"], claim["where"], evidence, f"**{claim['verdict']}**", links))
+    return f"## {paper['title']}\n\n{make_table(CLAIM_TITLES, rows)}\n"
 
 
 def find_gaps(folder: Path) -> dict[str, tuple[float, float]]:
@@ -145,24 +147,22 @@ def _render_gaps(entries: list[dict[str, Any]], folder: Path) -> str:
         new, old = sorted(gaps.keys() - set(explained)), sorted(set(explained) - gaps.keys())
         twice = sorted({run for run in explained if explained.count(run) > 1})
         raise ValueError(f"[[gaps]] of docs/claims.toml: {new} are missing, {old} are no gaps, {twice} occur twice")
-    lines = []
+    rows = []
     for entry in entries:
         named = "<br>".join(run.replace("/", ": ") for run in entry["runs"])
         found = [gaps[run] for run in entry["runs"]]
         columns = [f"{ours:.2f}" for ours, _ in found], [f"{paper:.2f}" for _, paper in found]
         differences = [f"{ours - paper:+.2f}" for ours, paper in found]
-        cells = [named, *map("<br>".join, (*columns, differences)), figures.fill(entry["causes"])]
-        lines.append(f"| {' | '.join(cells)} |")
-    return GAPS_HEAD + "\n".join(lines) + "\n"
+        rows.append([named, *map("<br>".join, (*columns, differences)), figures.fill(entry["causes"])])
+    return f"{GAPS_HEAD}{make_table(GAP_TITLES, rows)}\n"
 
 
 def render_headline(folder: Path, source: Path) -> str:
     """Render the README's table."""
     rows = tomllib.loads(source.read_text(encoding="utf-8"))["headline"]
-    figures, columns = Figures(folder), ("run", "without", "with", "paper")
-    lines = ["| run | without | with | the paper |", "| --- " * len(columns) + "|"]
-    lines += ["| " + " | ".join(figures.fill(row.get(name, "")) for name in columns) + " |" for row in rows]
-    return "\n".join(lines)
+    figures = Figures(folder)
+    cells = [[figures.fill(row.get(name, "")) for name in HEADLINE_TITLES] for row in rows]
+    return make_table(HEADLINE_TITLES.values(), cells)
 
 
 def replace_headline(text: str, table: str) -> str:
@@ -175,11 +175,9 @@ def replace_headline(text: str, table: str) -> str:
 
 
 def main(folder: str, source: str, page: str, readme: str) -> None:
-    with atomic_write(page, "w") as file:
-        file.write(render_claims(Path(folder), Path(source)))
+    write_file(page, render_claims(Path(folder), Path(source)))
     text = replace_headline(Path(readme).read_text(encoding="utf-8"), render_headline(Path(folder), Path(source)))
-    with atomic_write(readme, "w") as file:
-        file.write(text)
+    write_file(readme, text)
     print(f"Saved to {page} and {readme}")
 
 

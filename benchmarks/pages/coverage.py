@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.pages import data_files
-from vitling.files import atomic_write
+from benchmarks.pages.markdown import make_table
+from vitling.files import write_file
 from vitling.formatting import format_count
 from vitling.loading import convert, read_json
 from vitling.papers.studies import all_studies
@@ -28,9 +29,8 @@ Most runs have not been measured. Our data are Flowers-102, 10,000 images of CIF
 other datasets, or weights trained on ImageNet, cannot be run here; the last column lists what they need. The others
 need a GPU.
 
-| table | runs | measured | could be run here | missing for the others |
-| --- | --- | --- | --- | --- |
 """
+TITLES = ("table", "runs", "measured", "could be run here", "missing for the others")
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,9 @@ class Coverage:
     missing: tuple[str, ...]
 
     @property
-    def line(self) -> str:
-        cells = (f"`{self.study.name}`", len(self.study.runs), self.measured, self.possible)
-        return f"| {' | '.join(map(str, cells))} | {', '.join(self.missing)} |"
+    def cells(self) -> tuple[str, ...]:
+        counts = map(str, (len(self.study.runs), self.measured, self.possible))
+        return (f"`{self.study.name}`", *counts, ", ".join(self.missing))
 
 
 def cover(study: Study, folder: Path, available: set[str]) -> Coverage:
@@ -71,13 +71,12 @@ def render(folder: Path, studies: Iterable[Study]) -> str:
     runs, measured = sum(len(one.study.runs) for one in covered), sum(one.measured for one in covered)
     possible = sum(one.possible for one in covered)
     total = f"{measured:,} of {format_count(runs, 'run')} have been measured; {possible:,} more could be run here."
-    return HEAD + "\n".join(one.line for one in covered) + f"\n\n{total}\n"
+    return f"{HEAD}{make_table(TITLES, [one.cells for one in covered])}\n\n{total}\n"
 
 
 def main() -> None:
     folder, out = map(Path, sys.argv[1:])
-    with atomic_write(out, "w") as file:
-        file.write(render(folder, all_studies()))
+    write_file(out, render(folder, all_studies()))
     print(f"Saved to {out}")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from vitling.commands.flag_docs import Flag, list_flags
 from vitling.commands.verbs import VERBS
-from vitling.files import atomic_write
+from vitling.files import write_file
 
 _HEAD = """# Flags
 
@@ -50,5 +50,4 @@ def _escape(text: str) -> str:
 
 
 if __name__ == "__main__":
-    with atomic_write(Path(sys.argv[1])) as file:
-        file.write(make_page().encode())
+    write_file(Path(sys.argv[1]), make_page())

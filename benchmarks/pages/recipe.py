@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vitling.files import atomic_write
+from benchmarks.pages.markdown import make_table
+from vitling.files import write_file
 from vitling.formatting import format_count, format_mean
 from vitling.loading import read_json_lines
 
@@ -110,8 +111,7 @@ def _render_group(group: Group, candidates: list[Comparison], rows: list[dict[st
     machines = ", ".join(sorted({row["gpu"] or "a CPU" for row in found}))
     held_out = ", ".join(sorted({f"{row['images_held_out']:,}" for row in found}))
     lines = [f"## {data}, {networks}\n", f"Base: {PLANS[plan]}; `{base}`. {held_out} images held out.\n"]
-    lines += [f"| {' | '.join(TITLES)} |", "| --- " * len(TITLES) + "|"]
-    lines += [f"| {' | '.join(one.cells)} |" for one in candidates]
+    lines.append(make_table(TITLES, [one.cells for one in candidates]))
     lines += [f"\nNot finished: {named}."] if failed else []
     return "\n".join(lines) + f"\n\n{format_count(len(found), 'run')} on {machines}; commit {commits}.\n"
 
@@ -122,8 +122,7 @@ def _shorten(error: str) -> str:
 
 
 def main(folder: str, out: str) -> None:
-    with atomic_write(out, "w") as file:
-        file.write(render(Path(folder)))
+    write_file(out, render(Path(folder)))
     print(f"Saved to {out}")
 
 

@@ -6,19 +6,19 @@ python -m benchmarks.pages.results results docs/results.md
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from benchmarks.pages import data_files
 from benchmarks.pages.causes import list_causes
-from vitling.files import atomic_write
+from benchmarks.pages.markdown import make_table
+from vitling.files import write_file
 from vitling.formatting import describe_trial, format_count
 from vitling.loading import convert, read_json
 from vitling.metric_names import METRIC_NAMES
+from vitling.papers.lines import make_lines, select_columns
+from vitling.papers.pictures.draw import draw
 from vitling.records import StudyResults
-from vitling.report.pictures import draw
-from vitling.report.studies import make_lines, select_columns
 
 HEAD = """# Results
 
@@ -56,12 +56,12 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _render_data(data: data_files.Known) -> list[str]:
     titles = ["data", "split", "images", "files", "original", "content hash"]
-    return [_make_section("Data", DATA_HEAD.strip(), _make_table(titles, data_files.tabulate(data)))] if data else []
+    return [_make_section("Data", DATA_HEAD.strip(), make_table(titles, data_files.tabulate(data)))] if data else []
 
 
 def _render_again(files: dict[str, dict[str, Any]]) -> list[str]:
     rows = [[f"[{name}](../results/{name})", "; ".join(found)] for name in files if (found := list_causes(files[name]))]
-    return [_make_section("To be run again", AGAIN_HEAD, _make_table(["file", "cause"], rows))] if rows else []
+    return [_make_section("To be run again", AGAIN_HEAD, make_table(["file", "cause"], rows))] if rows else []
 
 
 def _render_study(folder: Path, name: str, results: dict[str, Any], data: data_files.Known) -> str:
@@ -70,7 +70,7 @@ def _render_study(folder: Path, name: str, results: dict[str, Any], data: data_f
     found = make_lines(results)
     titles = {name: name for name in ("run", "ours", "paper", "gain")} | {"paper_gain": "paper's gain", "note": "note"}
     columns = select_columns(found, titles)
-    table = _make_table(columns.values(), ([getattr(line, name) for name in columns] for line in found))
+    table = make_table(columns.values(), ([getattr(line, name) for name in columns] for line in found))
     measured = len({row["run"] for row in rows if "value" in row})
     minutes, at_once = sum(row["minutes"] for row in rows), max((row.get("at_once", 1) for row in rows), default=1)
     together = f", with up to {at_once} runs at once on one machine" if at_once > 1 else ""
@@ -128,7 +128,7 @@ def _tabulate_rows(rows: list[dict[str, Any]]) -> str:
     rows = [_flatten({key: value for key, value in row.items() if key != "data_hashes"}) for row in rows]
     columns = dict.fromkeys(key for row in rows for key, value in row.items() if isinstance(value, str | int | float))
     titles = [column.replace("_", " ") for column in columns]
-    return _make_table(titles, ([_format_cell(row.get(column, "")) for column in columns] for row in rows))
+    return make_table(titles, ([_format_cell(row.get(column, "")) for column in columns] for row in rows))
 
 
 def _flatten(row: dict[str, Any]) -> dict[str, Any]:
@@ -175,19 +175,12 @@ def _make_section(title: str, *parts: str) -> str:
     return "\n\n".join([f"## {title}", *(part for part in parts if part)]) + "\n"
 
 
-def _make_table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    columns = list(columns)
-    body = [columns, ["---"] * len(columns), *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in body)
-
-
 def main(folder: str, out: str) -> None:
     for path in sorted(Path(folder).glob("*.json")):
         content = _read(path)
         if "picture" in content and draw(content, path.with_suffix(".png")):
             print(f"Saved to {path.with_suffix('.png')}")
-    with atomic_write(out, "w") as file:
-        file.write(render_results(Path(folder)))
+    write_file(out, render_results(Path(folder)))
     print(f"Saved to {out}")
 
 

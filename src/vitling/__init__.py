@@ -14,6 +14,7 @@ Importing this package does not import torch; the first call does.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
 from vitling.version import __version__
@@ -26,35 +27,26 @@ __all__ = ["__version__", "detect", "load", "segment", "train"]
 
 def train(source: str, out: str, **settings: Any) -> Result:
     """Train like `vitling train`. Settings are its flags, nested ones by dotted name: `**{"optim.lr": 1e-3}`."""
-    from vitling.runs.api import Result
     from vitling.runs.train import train as run
     from vitling.settings.config import TrainConfig
-    from vitling.settings.names import apply_overrides
 
-    _register_readers()
-    return Result(run(apply_overrides(TrainConfig(source=str(source), out=str(out)), settings)), out)
+    return _run(run, TrainConfig, source, out, settings)
 
 
 def detect(source: str, out: str, **settings: Any) -> Result:
     """Train a detector like `vitling detect`; settings are its flags."""
-    from vitling.runs.api import Result
-    from vitling.runs.dense import train_dense as run
+    from vitling.runs.dense import train_dense
     from vitling.settings.dense import DetectConfig
-    from vitling.settings.names import apply_overrides
 
-    _register_readers()
-    return Result(run(apply_overrides(DetectConfig(source=str(source), out=str(out)), settings)), out)
+    return _run(train_dense, DetectConfig, source, out, settings)
 
 
 def segment(source: str, out: str, **settings: Any) -> Result:
     """Train a segmentation network like `vitling segment`; settings are its flags."""
-    from vitling.runs.api import Result
-    from vitling.runs.dense import train_dense as run
+    from vitling.runs.dense import train_dense
     from vitling.settings.dense import SegmentConfig
-    from vitling.settings.names import apply_overrides
 
-    _register_readers()
-    return Result(run(apply_overrides(SegmentConfig(source=str(source), out=str(out)), settings)), out)
+    return _run(train_dense, SegmentConfig, source, out, settings)
 
 
 def load(path: str, weights: Literal["last", "best"] = "last", device: str = "cpu") -> TrainedModel | TrainedDenseModel:
@@ -63,6 +55,14 @@ def load(path: str, weights: Literal["last", "best"] = "last", device: str = "cp
 
     _register_readers()
     return load_model(path, weights, device)
+
+
+def _run(command: Callable[[Any], dict[str, Any]], kind: type, source: str, out: str, settings: Any) -> Result:
+    from vitling.runs.api import Result
+    from vitling.settings.names import apply_overrides
+
+    _register_readers()
+    return Result(command(apply_overrides(kind(source=str(source), out=str(out)), settings)), out)
 
 
 def _register_readers() -> None:

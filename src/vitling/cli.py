@@ -52,7 +52,7 @@ def run(argv: list[str]) -> int:
     0: done; 2: wrong input; 3: the run aborted; 143 and 130: saved after SIGTERM and SIGINT.
     """
     if sys.stdout is None or sys.stderr is None:  # closed, as some daemons start commands
-        _discard_closed()
+        sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))  # noqa: SIM115
     if not argv or argv[0] in ("-h", "--help", "help"):
         return _print(_format_help())
     if argv[0] == "--version":
@@ -176,10 +176,6 @@ def _print(text: str) -> int:
     except OSError as problem:
         return _fail(explain_shortage(problem) or f"{problem.strerror}.", ABORTED)
     return DONE
-
-
-def _discard_closed() -> None:
-    sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))  # noqa: SIM115
 
 
 def _discard_output() -> None:

@@ -16,6 +16,7 @@ import rich.console
 from rich.console import ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.segment import Segment
+from rich.table import Column, Table
 
 from vitling.errors import UserError
 from vitling.files import append_line
@@ -58,6 +59,12 @@ class Console(rich.console.Console):
             yield Segment(make_safe(segment.text), segment.style) if is_plain else segment
 
 
+def make_table(texts: Iterable[str | Column], numbers: Iterable[str], caption: str | None = None) -> Table:
+    """Make a table with columns of text and, to their right, of numbers, which are aligned and never wrapped."""
+    right = (Column(name, justify="right", no_wrap=True) for name in numbers)
+    return Table(*texts, *right, caption=caption)
+
+
 def echo(text: object = "", file: TextIO | None = None) -> None:
     """Print a line, with control characters of names escaped."""
     print(make_safe(str(text)), file=file)
@@ -76,12 +83,12 @@ class Log:
 
     def info(self, line: str) -> None:
         if not self.brief:
-            self.console.print(line, markup=False)
+            self.console.print(line)
         self.debug(line)
 
     def warning(self, line: str) -> None:
         line = f"Warning: {line}".replace("\n", "\\n")  # names may contain line breaks
-        self.console.print(line, style="yellow", markup=False)
+        self.console.print(line, style="yellow")
         self.debug(line)
 
     def debug(self, line: str) -> None:
@@ -112,6 +119,6 @@ class Log:
             nonlocal last
             if time.monotonic() - last >= LINE_INTERVAL:
                 last = time.monotonic()
-                self.console.print(f"{title} {done}/{total or '?'}", markup=False)
+                self.console.print(f"{title} {done}/{total or '?'}")
 
         return show

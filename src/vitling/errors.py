@@ -54,6 +54,12 @@ def unwrap(problem: BaseException) -> BaseException:
     return found or problem
 
 
+def summarise_error(problem: BaseException) -> str:
+    """Return the first line of an error's message, at most 200 characters, or its type if it has no message."""
+    lines = str(problem).strip().splitlines()
+    return lines[0][:200] if lines else type(problem).__name__
+
+
 @contextmanager
 def reveal_interruptions() -> Iterator[None]:
     """Raise an Interrupted or KeyboardInterrupt that is hidden behind RuntimeErrors."""

@@ -25,6 +25,7 @@ from vitling.shortage import explain_shortage
 
 LOCK = ".lock"  # in a folder that a process has claimed
 _MAX_STEM = 255 - len("..12345678.part")  # bytes of a name in the temporary one, which may have 255
+_TEXT: Any = {"encoding": "utf-8", "errors": "backslashreplace"}  # names that are not UTF-8 become \udcff, as in JSON
 _claims: set[Path] = set()  # lock files that this process holds
 _KINDS = ((stat.S_ISLNK, "link"), (stat.S_ISDIR, "directory"), (stat.S_ISFIFO, "pipe"), (stat.S_ISSOCK, "socket"))
 _NUMBER = r"(?:-?[\d.]+(?:[eE][-+]?\d+)?|NaN|-?Infinity)"
@@ -42,7 +43,7 @@ def atomic_write(path: str | os.PathLike, mode: str = "wb") -> Iterator[IO]:
     temporary, handle = _make_temporary(path, tempfile.mkstemp)
     lock = os.dup(handle)  # `file` closes the handle before the rename
     try:
-        with _open_temporary(handle, mode) as file:
+        with os.fdopen(handle, mode, **({} if "b" in mode else _TEXT)) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -54,6 +55,12 @@ def atomic_write(path: str | os.PathLike, mode: str = "wb") -> Iterator[IO]:
         raise
     finally:
         os.close(lock)
+
+
+def write_file(path: str | os.PathLike, content: str | bytes) -> None:
+    """Write a file at once, as `atomic_write` does."""
+    with atomic_write(path, "w" if isinstance(content, str) else "wb") as file:
+        file.write(content)
 
 
 @contextmanager
@@ -318,16 +325,7 @@ def make_csv(rows: Iterable[Iterable[str]]) -> str:
 def write_json(path: str | os.PathLike, value: Any) -> None:
     """Write indented JSON, with each list of plain numbers (a row of a confusion matrix) on one line."""
     text = json.dumps(value, indent=2, ensure_ascii=False, default=str)
-    with atomic_write(path, "w") as file:
-        file.write(_NUMBER_LIST.sub(lambda match: f"[{' '.join(match[0][1:-1].split())}]", text))
-        file.write("\n")
-
-
-def _open_temporary(handle: int, mode: str) -> IO:
-    """Open for bytes, or for UTF-8. File names that are not UTF-8 are escaped, as JSON does: \\udcff."""
-    if "b" in mode:
-        return os.fdopen(handle, mode)
-    return os.fdopen(handle, mode, encoding="utf-8", errors="backslashreplace")
+    write_file(path, _NUMBER_LIST.sub(lambda match: f"[{' '.join(match[0][1:-1].split())}]", text) + "\n")
 
 
 def _read_umask() -> int:

@@ -22,7 +22,7 @@ from typing import IO, TYPE_CHECKING, Any, TextIO, is_typeddict
 
 import msgspec
 
-from vitling.errors import InvalidFile, UserError
+from vitling.errors import InvalidFile, UserError, summarise_error
 from vitling.formatting import shorten_list
 from vitling.pickles import check_torch_calls
 
@@ -218,7 +218,7 @@ def read_npz(path: str | os.PathLike) -> dict[str, np.ndarray]:
                         array.tolist()  # raises for numbers that are not characters
                 return found
         except Exception as error:  # zipfile, zlib and numpy raise errors of many kinds
-            raise InvalidFile(path, f"cannot be read as npz ({_describe(error)})") from None
+            raise InvalidFile(path, f"cannot be read as npz ({summarise_error(error)})") from None
 
 
 def read_torch(path: str | os.PathLike) -> dict[Any, Any]:
@@ -240,7 +240,7 @@ def read_torch(path: str | os.PathLike) -> dict[Any, Any]:
                 "its state dict, preferably as .safetensors",
             ) from None
         except Exception as error:  # torch raises almost any kind for damaged files
-            raise InvalidFile(path, f"cannot be read as a torch file ({_describe(error)})") from None
+            raise InvalidFile(path, f"cannot be read as a torch file ({summarise_error(error)})") from None
     if not isinstance(content, dict):
         raise InvalidFile(path, f"expected a state dict, got {type(content).__name__}")
     return content
@@ -254,7 +254,7 @@ def read_safetensors(path: str | os.PathLike) -> dict[str, torch.Tensor]:
     try:
         return load_file(path)
     except Exception as error:  # SafetensorError, and KeyError for a type that torch does not have
-        raise InvalidFile(path, f"cannot be read as safetensors ({_describe(error)})") from None
+        raise InvalidFile(path, f"cannot be read as safetensors ({summarise_error(error)})") from None
 
 
 def _check_array_size(file: Any, declared: int) -> None:
@@ -298,8 +298,3 @@ def _explain(message: str, value: Any, kind: Any) -> tuple[str, str]:
         if unknown:
             problem += f". Unknown here: {shorten_list(unknown)}; a newer version of vitling may have written the file"
     return problem, found["field"] or ""
-
-
-def _describe(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0][:200] if lines else type(error).__name__

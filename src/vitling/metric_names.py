@@ -16,7 +16,6 @@ class MetricName:
     paper: str = ""  # in the papers' tables and in suite.json; empty if no table reports it
     short: str = ""  # in tables that have to fit in 80 columns; empty: `display`
     unit: Literal["fraction", "nats"] = "fraction"  # a fraction is printed in percent
-    higher_is_better: bool = True
 
     def format(self, value: float | None) -> str:
         if value is None:  # a mAP without positive images
@@ -41,8 +40,8 @@ METRIC_NAMES = {
         MetricName("mean_average_precision", "mAP", flag="map", paper="mAP"),
         MetricName("eleven_point_map", "mAP, 11 points", flag="map-11-point", paper="11-point mAP"),
         MetricName("roc_auc", "ROC-AUC", flag="roc-auc", paper="ROC-AUC"),
-        MetricName("log_loss", "log loss", unit="nats", higher_is_better=False),
-        MetricName("calibration_error", "calibration error", short="calib.", higher_is_better=False),
+        MetricName("log_loss", "log loss", unit="nats"),
+        MetricName("calibration_error", "calibration error", short="calib."),
         MetricName("mean_iou", "mIoU"),
         MetricName("mean_class_accuracy", "mean class accuracy", short="mAcc"),
         MetricName("pixel_accuracy", "pixel accuracy", short="pixels"),

@@ -1,6 +1,7 @@
-"""Types of the JSON files of runs, studies and suites, limited to the keys that vitling reads back.
+"""Types of the JSON files of runs and studies that several modules read; other types are beside their readers.
 
-Additional keys are kept and not checked. `loading.read_record` checks a file against these types.
+They have the keys that vitling reads back. Additional keys are kept and not checked. `loading.read_record` checks a
+file against these types.
 """
 
 from __future__ import annotations
@@ -46,12 +47,6 @@ class EpochFigures(TypedDict, total=False):
     test: Scores
 
 
-class StartResult(TypedDict, total=False):
-    """The keys of result.json that fine-tuning reads from the run it starts from."""
-
-    size: Count
-
-
 class _Training(TypedDict):
     size: Count
     images: Count
@@ -93,129 +88,6 @@ def iterate_scores(result: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[s
                 yield weights, split, result[weights][split]
 
 
-ClassScores = TypedDict("ClassScores", {"class": str, "n": int, "recall": Share | None, "precision": Share | None})
-
-
-class SplitEvaluation(TypedDict):
-    per_class: list[ClassScores]
-    confusion: NotRequired[list[list[int]]]
-
-
-class WeightsEvaluation(TypedDict, total=False):
-    val: SplitEvaluation
-    test: SplitEvaluation
-
-
-class Evaluation(TypedDict, total=False):
-    """evaluation.json of a run."""
-
-    last: WeightsEvaluation
-    best: WeightsEvaluation
-
-
-class SuspectRow(TypedDict):
-    path: str
-    split: str
-    given: str
-    suggested: str
-    given_probability: Finite
-    suggested_probability: Finite
-
-
-class DoctorResult(TypedDict):
-    """labels.json of `vitling doctor`."""
-
-    source: str
-    images: Count
-    method: str
-    agreement: Finite
-    expected_wrong: Finite
-    suspects: list[SuspectRow]
-    csv: str
-
-
-class _DenseFigures(TypedDict, total=False):
-    iou: Share | None
-    accuracy: Share | None
-    box_ap: Share | None
-    mask_ap: Share | None
-
-
-DENSE_COLUMNS = tuple(_DenseFigures.__annotations__)
-_ClassSize = TypedDict("_ClassSize", {"class": str, "n": int})
-
-
-class DenseClassScores(_ClassSize, _DenseFigures): ...
-
-
-class DenseSplit(TypedDict):
-    per_class: list[DenseClassScores]
-
-
-class DenseEvaluation(TypedDict, total=False):
-    """evaluation.json of a run of detect or segment."""
-
-    last: dict[str, DenseSplit]
-
-
-class TestOpening(TypedDict):
-    """A line of test-openings.jsonl."""
-
-    time: str
-    why: str
-
-
-class BundleSection(TypedDict):
-    """The vitling section of config.json in a model folder; the rest of it is a BundleMeta."""
-
-    backbone: str
-
-
-class BundleConfig(TypedDict):
-    """config.json of a model folder."""
-
-    architecture: str
-    model_args: dict[str, bool | int | float | str | list[int | float] | None]
-    vitling: BundleSection
-
-
-class Folds(TypedDict, total=False):
-    folds: int
-
-
-class DataSettings(TypedDict, total=False):
-    """Settings in config.json that decide which images a run was trained on."""
-
-    source: str
-    val: str | None
-    seed: int
-    split_seed: int | None
-    data: Folds
-
-
-class StoredRequest(TypedDict):
-    """asked.json of a folder of several runs."""
-
-    verb: str
-    settings: dict[str, Any]
-
-
-class SeedsResult(TypedDict):
-    """seeds.json."""
-
-    seeds: Annotated[list[int], Meta(min_length=1)]
-
-
-class ComparisonRow(TypedDict):
-    method: str
-
-
-class ComparisonResult(TypedDict):
-    """comparison.json."""
-
-    rows: list[ComparisonRow]
-
-
 class Environment(TypedDict, total=False):
     """environment.json."""
 
@@ -241,26 +113,6 @@ class MetricsLine(StepLine):
     kind: str
     epoch: Annotated[int, Meta(ge=1)]
     epochs: NotRequired[Annotated[int, Meta(ge=1)]]  # of the run, in lines of kind "length": it was changed
-
-
-class CacheEntry(TypedDict):
-    """done.json of a cache entry."""
-
-    shape: list[int]
-
-
-class CellImages(TypedDict):
-    train: int
-    validation: int
-    judged: int
-
-
-class SuiteCell(TypedDict):
-    """Cell of a suite: one network, dataset and probe."""
-
-    made_from: str
-    metrics: dict[str, float]
-    images: CellImages
 
 
 class RowStage(TypedDict, total=False):
@@ -330,20 +182,3 @@ class TaskResult(TypedDict, total=False):
     folder: str
     seconds: Any
     stages: list[RowStage]
-
-
-class ThroughputResult(TypedDict):
-    """result.json of a measured throughput."""
-
-    images_per_second: Finite
-    took: Duration
-
-
-class CostResult(TypedDict):
-    """result.json of a measured cost."""
-
-    seconds: dict[str, float]
-    peak_gb: dict[str, float]
-    took: Duration
-    time_ratio: NotRequired[dict[str, float] | None]
-    memory_ratio: NotRequired[dict[str, float] | None]

@@ -35,9 +35,9 @@ def test_every_run_is_measured_possible_or_lacks_something(tmp_path):
     found = cover(study, tmp_path, {"flowers102"})
     assert (found.measured, found.possible) == (1, 1)
     assert found.missing == ("pets", "ImageNet weights")
-    assert found.line == "| `small` | 4 | 1 | 1 | pets, ImageNet weights |"
+    assert found.cells == ("`small`", "4", "1", "1", "pets, ImageNet weights")
 
 
 def test_a_table_without_results(tmp_path):
     study = Study("new", "a table", "a paper", (StudyRun("left", CountTask("train", 2)),))
-    assert cover(study, tmp_path, set()).line == "| `new` | 1 | 0 | 1 |  |"
+    assert cover(study, tmp_path, set()).cells == ("`new`", "1", "0", "1", "")

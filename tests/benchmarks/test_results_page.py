@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from benchmarks.pages.results import render_results
-from vitling.report.studies import make_lines
+from vitling.papers.lines import make_lines
 
 ROOT = Path(__file__).parents[2]
 HERE = {"gpu": "A100", "cpus": 8, "commit": "abc", "packages": {"torch": "2.11", "timm": "1.0"}}

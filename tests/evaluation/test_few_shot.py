@@ -6,6 +6,7 @@ import torch
 from sklearn.neighbors import KNeighborsClassifier, NearestCentroid
 
 from vitling.errors import UserError
+from vitling.evaluation.config import FewShotConfig
 from vitling.evaluation.few_shot import draw_few, measure_few_shot, score_by_centroid, select_shots
 from vitling.evaluation.metrics import top1
 
@@ -28,15 +29,15 @@ def test_draws_are_nested_and_cover_every_class():
 def test_curves_rise_and_have_a_std():
     features, labels = draw_clusters()
     query_features, truth = draw_clusters(60)
-    found = measure_few_shot(features, labels, query_features, truth, 3, top1, (1, 10), draws=4)
+    found = measure_few_shot(features, labels, query_features, truth, 3, top1, FewShotConfig((1, 10), draws=4))
     for way in ("centroid", "logistic"):
         one, ten = found[way][1], found[way][10]
         assert len(one["values"]) == 4
         assert one["mean"] == pytest.approx(np.mean(one["values"]))
         assert one["deviation"] == pytest.approx(np.std(one["values"], ddof=1))
         assert one["mean"] < ten["mean"] <= 1
-    assert measure_few_shot(features, labels, query_features, truth, 3, top1, (1, 10), draws=4) == found
-    single = measure_few_shot(features, labels, query_features, truth, 3, top1, (1,), draws=1)
+    assert measure_few_shot(features, labels, query_features, truth, 3, top1, FewShotConfig((1, 10), draws=4)) == found
+    single = measure_few_shot(features, labels, query_features, truth, 3, top1, FewShotConfig((1,), draws=1))
     assert single["centroid"][1]["deviation"] is None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from tests.tiny import tiny_backbone
 from vitling import data
 from vitling.data.store import build_store
 from vitling.errors import UserError
+from vitling.evaluation.config import LinearConfig
 from vitling.evaluation.linear_probe import (
     AugmentedFeatures,
     CachedFeatures,
@@ -55,7 +57,7 @@ def test_learning_rates_train_independently(several):
     if several:
         labels = nn.functional.one_hot(labels, 4).bool() | (torch.rand(120, 4) < 0.2)
     loss = (lambda x, y: nn.functional.binary_cross_entropy_with_logits(x, y.float())) if several else None
-    together = train_linear(CachedFeatures(features, labels), 10, 4, LRS, epochs=5, batch=50)
+    together = train_linear(CachedFeatures(features, labels), 10, 4, LinearConfig(lr=LRS, epochs=5, batch=50))
     for i, rate in enumerate(LRS):
         head = train_with_torch(features, labels, rate, 5, 50, loss or nn.functional.cross_entropy)
         assert torch.allclose(together.weight[i], head.weight.T, atol=1e-4)
@@ -73,13 +75,14 @@ def test_best_learning_rate_on_validation_is_trained_on_both():
     features, labels = draw_clusters(200)
     train, held = CachedFeatures(features[:120], labels[:120]), (features[120:], labels[120:])
     both, done = CachedFeatures(features, labels), []
-    found = fit_probe(train, held, both, 4, top1, (1e-6, *LRS), 10, 50, on_progress=done.append)
+    config = LinearConfig(lr=(1e-6, *LRS), epochs=10, batch=50)
+    found = fit_probe(train, held, both, 4, top1, config, on_progress=done.append)
     assert found.scores[found.lr] == found.score == max(found.scores.values())
     assert found.lr in LRS
     assert done == list(range(1, 21))
-    alone = train_linear(both, 10, 4, [found.lr], 10, 50)
+    alone = train_linear(both, 10, 4, replace(config, lr=(found.lr,)))
     assert torch.equal(alone.weight[0], found.classifier.weight[0])
-    again = fit_probe(train, held, both, 4, top1, (1e-6, *LRS), 10, 50)
+    again = fit_probe(train, held, both, 4, top1, config)
     assert torch.equal(again.classifier.weight, found.classifier.weight)
 
 
@@ -87,18 +90,25 @@ def test_diverging_learning_rate_is_not_chosen():
     features, labels = draw_clusters()
     wild = features * 1e18
     source = CachedFeatures(wild, labels)
-    found = fit_probe(source, (wild, labels), source, 4, top1, (1e-39, 1e30), 20, 50)
+    found = fit_probe(source, (wild, labels), source, 4, top1, LinearConfig(lr=(1e-39, 1e30), epochs=20, batch=50))
     assert found.lr == 1e-39
     assert found.scores[1e30] is None
     with pytest.raises(UserError, match="diverged at every learning rate"):
-        fit_probe(source, (wild, labels), source, 4, top1, (1e30,), 20, 50)
+        fit_probe(source, (wild, labels), source, 4, top1, LinearConfig(lr=(1e30,), epochs=20, batch=50))
 
 
 def test_multi_label():
     features, labels = draw_clusters()
     several = nn.functional.one_hot(labels, 4).bool()
     source = CachedFeatures(features, several)
-    found = fit_probe(source, (features, several), source, 4, mean_average_precision, (0.1, 30.0), 20, 32)
+    found = fit_probe(
+        source,
+        (features, several),
+        source,
+        4,
+        mean_average_precision,
+        LinearConfig(lr=(0.1, 30.0), epochs=20, batch=32),
+    )
     assert found.score > 0.8
 
 
@@ -117,6 +127,6 @@ def test_augmented_features_of_two_stores(tmp_path):
     assert torch.allclose(features, alone, atol=1e-5)
     moving = AugmentedFeatures(backbone, stores, labels, Plan((Group(16),)), 2, seed=0)
     assert not torch.allclose(moving.rows(order, 0), moving.rows(order, 1), atol=1e-2)
-    trained = train_linear(moving, 64, 3, [0.1], epochs=3, batch=8)
+    trained = train_linear(moving, 64, 3, LinearConfig(lr=(0.1,), epochs=3, batch=8))
     assert trained.weight.isfinite().all()
     assert math.isfinite(float(trained.bias.sum()))

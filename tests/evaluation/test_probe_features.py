@@ -36,10 +36,7 @@ def features(name: str, size: int, blocks: int = 4):
 
 @pytest.mark.parametrize(
     ("name", "widths"),
-    [
-        ("swin_tiny_patch4_window7_224", (384, 384, 768, 768)),
-        ("swin_base_patch4_window7_224", (512, 512, 1024, 1024)),
-    ],
+    [("swin_tiny_patch4_window7_224", (384, 384, 768, 768)), ("swin_base_patch4_window7_224", (512, 512, 1024, 1024))],
 )
 def test_swin_features_have_esvits_widths(name, widths):
     """Stage 3 is unchanged and stage 4 normed; both are means over their tokens."""

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tests.made_runs import read
+from vitling.papers.lines import make_lines
 from vitling.papers.reproduce import reproduce
 from vitling.papers.study import RunContext, Study, StudyRun
-from vitling.report.studies import make_lines
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 

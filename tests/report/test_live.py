@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import make_folder
-from tests.made_runs import TINY, refused
+from tests.made_runs import TINY, make_run_folder, refused
 from vitling.files import claim_folder
 from vitling.runs.watch import describe_progress, make_server
 
@@ -26,8 +26,7 @@ CONFIG = '{"verb": "train", "epochs": 10, "batch": 8}'
 
 def make_run(folder: Path, *epochs: int) -> Path:
     """Write the files of a run that has trained these epochs, of two steps each."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(CONFIG)
+    (make_run_folder(folder) / "config.json").write_text(CONFIG)
     lines = [
         f'{{"kind": "epoch", "epoch": {e}, "step": {2 * e}, "loss": {1 / e}, "images_per_second": 4}}' for e in epochs
     ]

@@ -9,12 +9,7 @@ import pytest
 from tests.report.made import HOSTILE, make_dense_run, make_run
 from vitling.report.confusion import MATRIX_MOST, list_confused_pairs, make_confusion_chart
 from vitling.report.data import Bin, ClassScore, Errors, Reliability
-from vitling.report.specs import (
-    make_class_chart,
-    make_curve_charts,
-    make_reliability_chart,
-    make_score_charts,
-)
+from vitling.report.specs import make_class_chart, make_curve_charts, make_reliability_chart, make_score_charts
 
 
 def lines(chart) -> set[str]:

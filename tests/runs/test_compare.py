@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import make_folder
-from tests.made_runs import TINY, read, refused, train, write_run
+from tests.made_runs import TINY, make_run_folder, read, refused, train, write_run
 from vitling.cli import run
 from vitling.commands.results import run_training
 from vitling.errors import Interrupted, UserError
@@ -55,10 +55,10 @@ def test_few_disagreements_are_not_a_difference(tmp_path):
 def test_images_of_a_group_count_as_one(tmp_path):
     groups, labels, names = np.arange(60) // 10, np.arange(60) % 3, [str(i) for i in range(60)]
     for name, wrong in (("one", groups < 0), ("two", groups == 2)):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "config.json").write_text("{}")
         logits = np.eye(3)[np.where(wrong, (labels + 1) % 3, labels)]
-        save_predictions(tmp_path / name, {"last/test": make_predictions(logits, labels, names, groups)})
+        save_predictions(
+            make_run_folder(tmp_path / name), {"last/test": make_predictions(logits, labels, names, groups)}
+        )
     found = compare((str(tmp_path / "one"), str(tmp_path / "two")))["differences"][0]
     assert found["difference"] == pytest.approx(1 / 6)
     assert not found["told_apart"]
@@ -70,10 +70,9 @@ def test_rare_labels(tmp_path):
     labels = np.zeros((60, 3), bool)
     labels[:2, 0] = True
     for name, noise in (("sharp", 0.1), ("blurred", 2.0)):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "config.json").write_text("{}")
         scores = labels + noise * random.normal(size=labels.shape)
-        save_predictions(tmp_path / name, {"last/test": make_predictions(scores, labels, [str(i) for i in range(60)])})
+        made = make_predictions(scores, labels, [str(i) for i in range(60)])
+        save_predictions(make_run_folder(tmp_path / name), {"last/test": made})
     found = compare((str(tmp_path / "blurred"), str(tmp_path / "sharp")))["differences"][0]
     assert found["better"].endswith("sharp")
     assert found["interval"][0] < found["difference"] <= found["interval"][1] <= 1
@@ -95,11 +94,9 @@ def test_multi_label_runs(tmp_path):
     random = np.random.default_rng(0)
     labels = random.random((100, 4)) < 0.3
     for name, noise in (("sharp", 0.3), ("blurred", 3.0)):
-        folder = tmp_path / name
-        folder.mkdir()
-        (folder / "config.json").write_text("{}")
         scores = labels + noise * random.normal(size=labels.shape)
-        save_predictions(folder, {"last/test": make_predictions(scores, labels, [str(i) for i in range(100)])})
+        made = make_predictions(scores, labels, [str(i) for i in range(100)])
+        save_predictions(make_run_folder(tmp_path / name), {"last/test": made})
     result = compare((str(tmp_path / "blurred"), str(tmp_path / "sharp")))
     assert result["metric"] == "mean_average_precision"
     assert result["runs"][0]["run"].endswith("sharp")
@@ -129,7 +126,7 @@ def test_overwrite_deletes_the_predictions_of_the_earlier_run(tmp_path, capsys):
     one, other = write_run(tmp_path / "one", draw_correct(0, 0.5)), write_run(tmp_path / "two", draw_correct(1, 0.5))
     write_json(Path(one) / "config.json", {"checkpoint": {}, "loop": {}})
     RunDirectory(one).prepare(resume=False, overwrite=True)  # and the run stops before it is evaluated
-    write_json(Path(one) / "config.json", {"checkpoint": {}, "loop": {}})
+    make_run_folder(Path(one))
     assert "no answers.npz" in refused(capsys, "compare", one, other)
 
 

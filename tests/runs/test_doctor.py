@@ -147,10 +147,7 @@ def test_a_supervised_run_needs_folds(images, tmp_path, capsys):
     both = ["doctor", str(out), "--folds", "2", "--at-once", "2", "--device", "cpu", "--out", str(tmp_path / "both")]
     assert run(both) == 0  # in two processes, with the same result
     assert "Training 2 folds, 2 at once" in capsys.readouterr().err
-    with (
-        np.load(out / "doctor/probabilities.npz") as alone,
-        np.load(tmp_path / "both/probabilities.npz") as together,
-    ):
+    with np.load(out / "doctor/probabilities.npz") as alone, np.load(tmp_path / "both/probabilities.npz") as together:
         assert alone["paths"].tolist() == together["paths"].tolist()
         np.testing.assert_allclose(together["probabilities"], alone["probabilities"], atol=1e-5)
     config = folds / "fold-0/model/config.json"

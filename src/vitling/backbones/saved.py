@@ -10,7 +10,7 @@ import torch
 
 from vitling.backbones.backbone import CUSTOM_MODELS, Backbone, build
 from vitling.backbones.names import is_supported_family, list_backbones
-from vitling.errors import UserError
+from vitling.errors import UserError, summarise_error
 
 # what `backbone.create` passes; others could load files or replace parts of a network
 ARGUMENTS = frozenset(key for entry in list_backbones() for key in entry.model_args) | {
@@ -60,5 +60,4 @@ def _try_build(name: str, architecture: str, model_args: Mapping[str, Any], size
     except UserError:
         raise
     except Exception as error:  # timm checks its arguments by assertions, or fails on them
-        lines = str(error).splitlines() or [type(error).__name__]
-        raise UserError(f"{architecture} cannot be built with {dict(model_args)}: {lines[0][:200]}.") from error
+        raise UserError(f"{architecture} cannot be built with {dict(model_args)}: {summarise_error(error)}.") from error

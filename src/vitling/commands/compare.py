@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from rich.table import Column, Table
+from rich.table import Column
 from tyro.conf import Positional, arg
 
-from vitling.commands.flags import OptionalOut, Weights
+from vitling.commands.flags import OptionalOut
 from vitling.commands.results import format_percent
-from vitling.console import Console, echo
+from vitling.console import Console, echo, make_table
+from vitling.evaluation.config import Weights
 from vitling.evaluation.intervals import format_interval
 from vitling.metric_names import METRIC_NAMES
 
@@ -39,15 +40,14 @@ def compare(
 
 
 def _print_differences(result: dict[str, Any]) -> None:
-    table = Table(Column("run", overflow="fold"))
     with_interval = result["metric"] == "top1"
-    for column in ("seeds", "mean", *(["95 %"] if with_interval else []), "std"):
-        table.add_column(column, justify="right", no_wrap=True)
+    caption = f"{METRIC_NAMES[result['metric']].display} on {result['images']:,} images of {result['split']}"
+    columns = ("seeds", "mean", *(["95 %"] if with_interval else []), "std")
+    table = make_table([Column("run", overflow="fold")], columns, caption)
     for row in result["runs"]:
-        std = "" if row["deviation"] is None else format_percent(row["deviation"])
         interval = [format_interval(row["mean"], result["images"])] if with_interval else []
-        table.add_row(row["run"], str(len(row["values"])), format_percent(row["mean"]), *interval, std)
-    table.caption = f"{METRIC_NAMES[result['metric']].display} on {result['images']:,} images of {result['split']}"
+        mean, std = format_percent(row["mean"]), format_percent(row["deviation"])
+        table.add_row(row["run"], str(len(row["values"])), mean, *interval, std)
     Console().print(table)
     for found in result["differences"]:
         test = f" McNemar: p = {found['mcnemar_p']:.2g}." if "mcnemar_p" in found else ""

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from vitling.commands.flags import NO_PREFIX
 from vitling.commands.results import format_percent, print_group_report
-from vitling.console import Console, echo, is_main_process
+from vitling.console import Console, echo, is_main_process, make_table
 from vitling.evaluation.intervals import format_interval
 from vitling.settings.config import ComparisonConfig
 
@@ -53,18 +53,16 @@ def print_comparison(result: dict[str, Any], out: str) -> None:
 
 
 def comparison_table(result: dict[str, Any]) -> Table:
-    table = Table("method")
-    for column in ("k-NN", "fine-tuned", "95 %", "epochs", "seconds"):
-        table.add_column(column, justify="right")
+    columns = ("k-NN", "fine-tuned", "95 %", "epochs", "seconds")
+    table = make_table(["method"], columns, "on held-out training images; one seed")
     for row in _rank(result["rows"]):
         if "value" not in row:
             table.add_row(row["method"], "", "stopped", "", "", "")
             continue
-        knn = format_percent(row["knn"]) if "knn" in row else ""
-        epochs, seconds = (" + ".join(f"{stage:.0f}" for stage in row[name]) for name in ("epochs", "seconds"))
+        scores = (format_percent(row.get(name)) for name in ("knn", "value"))
         interval = format_interval(row["value"], row["images"]) if row.get("metric") == "top1" else ""
-        table.add_row(row["method"], knn, format_percent(row["value"]), interval, epochs, seconds)
-    table.caption = "on held-out training images; one seed"
+        lengths = (" + ".join(f"{stage:.0f}" for stage in row[name]) for name in ("epochs", "seconds"))
+        table.add_row(row["method"], *scores, interval, *lengths)
     return table
 
 

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from vitling.commands.flags import Out
 from vitling.commands.results import format_percent
-from vitling.console import Console, echo
+from vitling.console import Console, echo, make_table
 from vitling.evaluation.intervals import format_interval
 from vitling.metric_names import METRIC_NAMES
 from vitling.ranges import AT_LEAST_1, SEED
@@ -60,9 +60,8 @@ def print_demo(results: dict[str, dict[str, Any]], out: str) -> None:
 
 
 def _demo_table(results: dict[str, dict[str, Any]]) -> Table:
-    table = Table("start")
-    for column in ("labels", "steps", "seconds", f"test {METRIC_NAMES['top1'].display}", "95 %"):
-        table.add_column(column, justify="right", no_wrap=True)
+    columns = ("labels", "steps", "seconds", f"test {METRIC_NAMES['top1'].display}", "95 %")
+    table = make_table(["start"], columns, f"{results['idmm']['last']['test']['n']} test digits; last epoch")
     pretrained = results["pretrain"]
     for name, start, seconds in (
         ("random", "random", ""),
@@ -74,5 +73,4 @@ def _demo_table(results: dict[str, dict[str, Any]]) -> Table:
         test = result["last"]["test"]
         scores = format_percent(test["top1"]), format_interval(test["top1"], test["n"])
         table.add_row(start, f"{result['images']:,}", f"{result['steps']:,}", seconds, *scores)
-    table.caption = f"{results['idmm']['last']['test']['n']} test digits; last epoch"
     return table

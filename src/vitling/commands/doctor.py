@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 from rich.table import Column, Table
 
 from vitling.commands.flags import NO_PREFIX
-from vitling.console import Console, echo
+from vitling.console import Console, echo, make_table
 from vitling.formatting import format_count
 from vitling.settings.doctor import DoctorConfig
 
 if TYPE_CHECKING:
-    from vitling.runs.doctor import Diagnosis
+    from vitling.evaluation.suspects import Diagnosis
 
 
 def doctor(config: Annotated[DoctorConfig, NO_PREFIX]) -> None:
@@ -43,9 +43,8 @@ def doctor(config: Annotated[DoctorConfig, NO_PREFIX]) -> None:
 
 
 def _make_table(found: Diagnosis, top: int) -> Table:
-    table = Table(*(Column(name, overflow="fold") for name in ("image", "label", "suggested")))
-    for column in ("p(label)", "p(suggested)"):
-        table.add_column(column, justify="right", no_wrap=True)
+    texts = [Column(name, overflow="fold") for name in ("image", "label", "suggested")]
+    table = make_table(texts, ("p(label)", "p(suggested)"))
     for one in found.suspects[:top]:
         probabilities = (f"{one.given_probability:.1%}", f"{one.suggested_probability:.1%}")
         table.add_row(one.path, one.given, one.suggested, *probabilities)

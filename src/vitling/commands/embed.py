@@ -8,9 +8,10 @@ from typing import Annotated, Literal
 
 from tyro.conf import arg
 
-from vitling.commands.flags import Images, Out, Run, Weights
+from vitling.commands.flags import Images, Out, Run
 from vitling.console import echo
 from vitling.data.config import DataConfig
+from vitling.evaluation.config import Weights
 
 
 def embed(

@@ -8,16 +8,13 @@ from rich.table import Table
 
 from vitling.commands.dense_results import print_dense_evaluation
 from vitling.commands.flags import NO_PREFIX
-from vitling.commands.results import format_percent, make_class_table, select_metrics
-from vitling.console import Console, echo
+from vitling.commands.results import RESULT_METRICS, format_percent, make_class_table, select_metrics
+from vitling.console import Console, echo, make_table
 from vitling.evaluation.intervals import format_interval
 from vitling.metric_names import BY_FLAG
 from vitling.settings.evaluation import EvaluationConfig
 
-_METRICS = (
-    *("top1", "top5", "mean_per_class", "mean_average_precision", "calibration_error"),
-    *("eleven_point_map", "roc_auc"),  # too many columns for a table of runs
-)
+_METRICS = (*RESULT_METRICS, "eleven_point_map", "roc_auc")  # too many columns for a table of runs
 
 
 def evaluate(config: Annotated[EvaluationConfig, NO_PREFIX]) -> None:
@@ -64,21 +61,17 @@ def _describe_sets(found: dict[str, Any], n: int) -> str:
 
 
 def _metric_table(result: dict[str, Any]) -> Table:
-    table = Table("metric")
-    table.add_column("value", justify="right")
-    table.add_column("95 % interval", justify="right")
+    table = make_table(["metric"], ("value", "95 % interval"))
     for metric in select_metrics(len(result["per_class"]), _METRICS):
         if result.get(metric.key) is not None:
-            table.add_row(metric.display, metric.format(result[metric.key]), _format_interval(metric.key, result))
+            value = result[metric.key]
+            interval = format_interval(value, result["n"]) if metric.key in ("top1", "top5") else ""
+            table.add_row(metric.display, metric.format(value), interval)
     return table
 
 
-def _format_interval(key: str, result: dict[str, Any]) -> str:
-    return format_interval(result[key], result["n"]) if key in ("top1", "top5") else ""
-
-
 def _format_class(row: dict[str, Any]) -> dict[str, str]:
-    recall, precision, f1 = ("" if row[key] is None else f"{row[key]:.1%}" for key in ("recall", "precision", "f1"))
+    recall, precision, f1 = (format_percent(row[key], 1) for key in ("recall", "precision", "f1"))
     interval = "" if row["recall"] is None else format_interval(row["recall"], row["n"])
     return {"images": f"{row['n']:,}", "recall": recall, "95 %": interval, "precision": precision, "f1": f1}
 
@@ -101,9 +94,9 @@ def _print_probes(result: dict[str, Any]) -> None:
 
 def _probe_table(result: dict[str, Any]) -> Table:
     """List the chosen setting of each probe; for k-NN also every other k, in brackets."""
-    table = Table("probe", "chosen")
-    for column in ("validation", result["split"], *(["95 %"] if result["metric"] == "top1" else [])):
-        table.add_column(column, justify="right", no_wrap=True)
+    columns = ("validation", result["split"], *(["95 %"] if result["metric"] == "top1" else []))
+    caption = f"{BY_FLAG[result['metric']].display}; nothing was chosen on {result['split']}"
+    table = make_table(["probe", "chosen"], columns, caption)
     for name, found in result["probes"].items():
         if "chosen" not in found:
             continue
@@ -116,18 +109,16 @@ def _probe_table(result: dict[str, Any]) -> Table:
             if result["metric"] == "top1":
                 values.append(format_interval(scores["value"], result["images"]["judged"]))
             table.add_row(name, label, *values)
-    table.caption = f"{BY_FLAG[result['metric']].display}; nothing was chosen on {result['split']}"
     return table
 
 
 def _few_shot_table(curves: dict[str, Any], metric: str) -> Table:
-    table = Table("images per class")
-    for classifier in ("centroid", "logistic"):
-        table.add_column(classifier, justify="right", no_wrap=True)
+    classifiers = ("centroid", "logistic")
+    caption = f"{BY_FLAG[metric].display}; mean and standard deviation of {curves['draws']} draws"
+    table = make_table(["images per class"], classifiers, caption)
     for shots in curves["centroid"]:
-        cells = (curves[classifier][shots] for classifier in ("centroid", "logistic"))
+        cells = (curves[classifier][shots] for classifier in classifiers)
         table.add_row(shots, *(_format_mean(cell["mean"], cell["deviation"]) for cell in cells))
-    table.caption = f"{BY_FLAG[metric].display}; mean and standard deviation of {curves['draws']} draws"
     return table
 
 

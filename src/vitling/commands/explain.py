@@ -6,10 +6,11 @@ from typing import Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
-from vitling.commands.flags import Run, Weights
+from vitling.commands.flags import Run
 from vitling.commands.results import format_percent
 from vitling.console import Log, echo
 from vitling.errors import UserError
+from vitling.evaluation.config import Weights
 from vitling.evaluation.intervals import format_bounds
 from vitling.formatting import format_count
 from vitling.ranges import SEED

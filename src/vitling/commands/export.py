@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from vitling.commands.flags import Out, Run, Weights
+from vitling.commands.flags import Out, Run
 from vitling.console import echo
+from vitling.evaluation.config import Weights
 
 
 def export(run: Run, out: Out, format: Literal["auto", "timm", "onnx"] = "auto", weights: Weights = "last") -> None:

@@ -105,13 +105,8 @@ def _read_type(base: Any) -> tuple[type, tuple[str, ...], int | None]:
         values = None if ... in get_args(base) else len(get_args(base))
         base = get_args(base)[0]
     if get_origin(base) is Literal:
-        return str, _list_choices(base), values
+        return str, get_args(base), values
     return base, (), values
-
-
-def _list_choices(literal: Any) -> tuple[str, ...]:
-    nested = ((one,) if isinstance(one, str) else _list_choices(one) for one in get_args(literal))
-    return tuple(choice for choices in nested for choice in choices)
 
 
 def _unwrap(hint: Any) -> tuple[Any, tuple[Any, ...]]:

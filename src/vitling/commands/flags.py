@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from tyro.conf import Positional, arg
 
@@ -12,5 +12,4 @@ Images = Annotated[tuple[str, ...], Positional, arg(metavar="IMAGES ...", help_b
 Out = Annotated[str, arg(metavar="PATH")]
 OptionalOut = Annotated[str | None, arg(metavar="PATH", help_behavior_hint="")]
 Labels = Annotated[str | None, arg(metavar="CSV", help_behavior_hint="")]
-Weights = Literal["last", "best"]
 NO_PREFIX: Any = arg(name="")  # the fields of a config are the flags of its command: --epochs, not --config.epochs

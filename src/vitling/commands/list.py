@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from rich.table import Table
 from tyro.conf import Positional, arg
 
-from vitling.console import Console
+from vitling.console import Console, make_table
 
 
 def list_(
@@ -47,13 +47,11 @@ def _method_table() -> Table:
 def _backbone_table() -> Table:
     from vitling.backbones.names import list_backbones
 
-    table = Table("name")
-    for column in ("parameters", "size", "grid", "width"):
-        table.add_column(column, justify="right", no_wrap=True)
+    caption = "parameters without a head; size in pixels; most other timm names of these families work too"
+    table = make_table(["name"], ("parameters", "size", "grid", "width"), caption)
     for entry in list_backbones():
         grid = f"{entry.grid} x {entry.grid}"
         table.add_row(entry.name, f"{entry.parameters:,}", str(entry.size), grid, str(entry.dim))
-    table.caption = "parameters without a head; size in pixels; most other timm names of these families work too"
     return table
 
 

@@ -6,9 +6,10 @@ from typing import Annotated, Literal
 
 from tyro.conf import arg
 
-from vitling.commands.flags import Images, OptionalOut, Run, Weights
+from vitling.commands.flags import Images, OptionalOut, Run
 from vitling.console import echo
 from vitling.errors import UserError
+from vitling.evaluation.config import Weights
 from vitling.formatting import format_count
 from vitling.ranges import AT_LEAST_1, FRACTION
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from rich.table import Column, Table
+from rich.table import Column
 from tyro.conf import Positional, arg
 
-from vitling.console import Console, echo
+from vitling.console import Console, echo, make_table
 from vitling.errors import Interrupted, RunAborted
 from vitling.formatting import describe_trial
+from vitling.papers.lines import make_lines, select_columns
 from vitling.ranges import AT_LEAST_1, POSITIVE
-from vitling.report.studies import make_lines, select_columns
 
 
 def reproduce(
@@ -61,11 +61,9 @@ def print_study(results: dict[str, Any]) -> None:
     """Print a table of our results next to the paper's."""
     trial = describe_trial(results.get("trial"), ", ")
     echo(f"{results['study']}: {results['title']} ({results['source']}); {results['unit']}{trial}")
-    table = Table(Column("run", overflow="fold"))
     found = make_lines(results)
     columns = select_columns(found, {"ours": "ours", "paper": "paper", "gain": "gain", "paper_gain": "paper's"})
-    for title in columns.values():
-        table.add_column(title, justify="right", no_wrap=True)
+    table = make_table([Column("run", overflow="fold")], columns.values())
     for line in found:
         table.add_row(line.run, *(getattr(line, name) for name in columns))
     Console().print(table)

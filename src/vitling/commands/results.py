@@ -10,7 +10,7 @@ from typing import Any
 from rich.table import Column, Table
 
 from vitling.commands.settings_table import print_settings
-from vitling.console import Console, echo, is_main_process
+from vitling.console import Console, echo, is_main_process, make_table
 from vitling.evaluation.intervals import format_interval
 from vitling.formatting import format_count
 from vitling.metric_names import METRIC_NAMES, MetricName
@@ -19,14 +19,14 @@ from vitling.records import iterate_scores
 ScoreRow = tuple[str, str, dict[str, Any]]  # weights, split, metrics
 
 _MAX_CLASSES = 20  # rows of the table of classes; evaluation.json has all
-_RESULT_METRICS = ("top1", "top5", "mean_per_class", "mean_average_precision", "calibration_error")
+RESULT_METRICS = ("top1", "top5", "mean_per_class", "mean_average_precision", "calibration_error")
 
 
-def format_percent(fraction: float) -> str:
-    return f"{fraction:.2%}"
+def format_percent(fraction: float | None, digits: int = 2) -> str:
+    return "" if fraction is None else f"{fraction:.{digits}%}"
 
 
-def select_metrics(classes: int, keys: Sequence[str] = _RESULT_METRICS) -> list[MetricName]:
+def select_metrics(classes: int, keys: Sequence[str] = RESULT_METRICS) -> list[MetricName]:
     """Return the metrics worth printing: top-5 of five classes is always 100 %."""
     return [METRIC_NAMES[key] for key in keys if key != "top5" or classes > 5]
 
@@ -98,10 +98,8 @@ def list_score_rows(result: dict[str, Any]) -> list[ScoreRow]:
 
 def make_score_table(rows: Sequence[ScoreRow], texts: Sequence[dict[str, str]]) -> Table:
     """Tabulate weights, split, number of images, and the formatted metrics of each row in `texts`."""
-    table = Table(Column("weights", no_wrap=True), Column("split", no_wrap=True))
     metrics = dict.fromkeys(name for own in texts for name in own)
-    for column in ("images", *metrics):
-        table.add_column(column, justify="right", no_wrap=True)
+    table = make_table([Column(name, no_wrap=True) for name in ("weights", "split")], ("images", *metrics))
     for (weights, split, scores), own in zip(rows, texts):
         table.add_row(weights, split, f"{scores['n']:,}", *(own.get(name, "") for name in metrics))
     return table
@@ -113,10 +111,8 @@ def make_class_table(
     """Tabulate the classes with the lowest value of `key`, called `what`, first."""
     worst = sorted(rows, key=lambda row: (row[key] is None, row[key] or 0.0))[:_MAX_CLASSES]
     texts = [format_row(row) for row in worst]
-    table = Table("class")
     columns = list(dict.fromkeys(name for own in texts for name in own))
-    for column in columns:
-        table.add_column(column, justify="right", no_wrap=True)
+    table = make_table(["class"], columns)
     for row, own in zip(worst, texts):
         table.add_row(row["class"], *(own.get(column, "") for column in columns))
     if len(rows) > _MAX_CLASSES:
@@ -156,17 +152,14 @@ def print_group_report(out: str) -> None:
 
 
 def _print_seeds(result: dict[str, Any], out: str) -> None:
-    table = Table("score")
-    for column in ("mean", "95 %", "std", "seeds"):
-        table.add_column(column, justify="right")
+    caption = "95 %: interval of the mean, from the number of images; std: over the seeds"
+    table = make_table(["score"], ("mean", "95 %", "std", "seeds"), caption)
     for name, found in result["scores"].items():
         *words, metric = name.split()
         shown = " ".join((*words, METRIC_NAMES[metric].display if metric in METRIC_NAMES else metric))
-        mean = format_percent(found["mean"])
-        std = "" if found["deviation"] is None else format_percent(found["deviation"])
+        mean, std = format_percent(found["mean"]), format_percent(found["deviation"])
         interval = format_interval(found["mean"], found["images"]) if "images" in found else ""
         table.add_row(shown, mean, interval, std, str(len(found["values"])))
-    table.caption = "95 %: interval of the mean, from the number of images; std: over the seeds"
     Console().print(table)
     echo(f"Saved to {out}, a run directory for each seed")
     print_group_report(out)

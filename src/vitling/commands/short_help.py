@@ -12,51 +12,49 @@ from vitling.commands.flag_docs import Flag, describe_command, list_flags
 
 MAX_WIDTH = 100  # columns
 _COLUMN = 22  # columns of the flags
-_RUN = {
-    "Images and output": "DATA --out --val --resume --overwrite --allow-bad",
-    "Length and size": "--minutes --epochs --batch --size",
-    "Repeat and check": "--seed --seeds --explain",
-    "Machine": "--loop.device --store",
-}
+_OUTPUT = {"Images and output": "DATA --out --val --resume --overwrite --allow-bad"}
+_LENGTH = "--minutes --epochs --batch --size"
+_MACHINE = {"Machine": "--loop.device --store"}
+_CHECKS = {"Repeat and check": "--seed --seeds --explain", **_MACHINE}
 
 # Commands that are not listed have few flags: their help shows all.
 SHORT: dict[str, dict[str, str]] = {
     "train": {
-        "Images and output": _RUN["Images and output"],
+        **_OUTPUT,
         "Method and network": "--method --backbone --from --aux",
         "Length and size": "--minutes --epochs --pretrain-epochs --batch --size --test-size",
-        **{title: _RUN[title] for title in ("Repeat and check", "Machine")},
+        **_CHECKS,
     },
     "pretrain": {
-        "Images and output": _RUN["Images and output"],
+        **_OUTPUT,
         "Method and network": "--method --preset --backbone --from --aux",
-        "Length and size": _RUN["Length and size"],
-        "Repeat and check": _RUN["Repeat and check"] + " --on-collapse",
-        "Machine": _RUN["Machine"],
+        "Length and size": _LENGTH,
+        "Repeat and check": "--seed --seeds --explain --on-collapse",
+        **_MACHINE,
     },
     "finetune": {
-        "Images and output": _RUN["Images and output"],
+        **_OUTPUT,
         "Start": "--from --keep-head --backbone",
-        "Length and size": _RUN["Length and size"] + " --test-size",
+        "Length and size": f"{_LENGTH} --test-size",
         "Learning": "--preset --optim.lr --views.policy --aux",
-        **{title: _RUN[title] for title in ("Repeat and check", "Machine")},
+        **_CHECKS,
     },
     "detect": {
-        "Images and output": _RUN["Images and output"],
+        **_OUTPUT,
         "Model": "--from --backbone --model --preset",
-        "Length and size": _RUN["Length and size"],
-        **{title: _RUN[title] for title in ("Repeat and check", "Machine")},
+        "Length and size": _LENGTH,
+        **_CHECKS,
     },
     "segment": {
-        "Images and output": _RUN["Images and output"],
+        **_OUTPUT,
         "Model": "--from --backbone --preset --freeze",
-        "Length and size": _RUN["Length and size"],
-        **{title: _RUN[title] for title in ("Repeat and check", "Machine")},
+        "Length and size": _LENGTH,
+        **_CHECKS,
     },
     "compare-methods": {
-        "Images and output": _RUN["Images and output"],
+        **_OUTPUT,
         "Comparison": "--methods --minutes --backbone --size --batch --seed",
-        "Machine": _RUN["Machine"],
+        **_MACHINE,
     },
     "evaluate": {
         "Model and images": "RUN DATA --split --weights --size --allow-bad --device",

@@ -61,10 +61,6 @@ def _plan_pictures(source: str, policy: str, out: str, size: int | None, data: D
         return {out: policy}
     request = TrainConfig(source=source, out=out, size=size, data=data)
     stages = resolve_stages(request, gpu=choose_device("auto").type != "cpu")
-    paths = {stage: out if stage == RUN or len(stages) == 1 else _add_to_name(out, stage) for stage in stages}
+    named = {stage: str(Path(out).with_stem(f"{Path(out).stem}-{stage}")) for stage in stages}  # views-pretrain.png
+    paths = {stage: out if stage == RUN or len(stages) == 1 else path for stage, path in named.items()}
     return {paths[stage]: found.config.make_views(found.config.size or 0) for stage, found in stages.items()}
-
-
-def _add_to_name(path: str, word: str) -> str:
-    """Return `views-pretrain.png` for `views.png`."""
-    return str(Path(path).with_stem(f"{Path(path).stem}-{word}"))

@@ -45,7 +45,5 @@ def _compare_with(baselines: tuple[str, ...], config: TrainConfig, result: dict[
     if not is_main_process():
         return
     for name, one in found.items():
-        shown = Result(one, config.out)
-        figures = "nothing held out" if shown.figures is None else shown.figures.describe(shown.split or "")
-        echo(f"  {name}: {figures}, {sum_seconds(one):.0f} s")
+        echo(f"  {name}: {Result(one, config.out).describe()}, {sum_seconds(one):.0f} s")
     print_group_report(config.out)

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -26,10 +26,15 @@ from vitling.data.host import count_cores, read_number
 from vitling.data.scan import ImageFacts, scan
 from vitling.files import remove_leftovers, scratch_folder, write_json
 from vitling.loading import check_regular, read_npz, read_record
-from vitling.records import CacheEntry
 
 _FORMAT = 1  # increase when decoding or the layout changes
 _MIN_FREE_DISK = 1 << 30  # bytes left free for others
+
+
+class CacheEntry(TypedDict):
+    """done.json of a cache entry."""
+
+    shape: list[int]
 
 
 @dataclass

@@ -17,6 +17,11 @@ Reader = Callable[[int], Raw]  # row of the source -> raw image; safe to call fr
 UNLABELLED = -1  # in `partial_labels`
 
 
+def sample_evenly(total: int, most: int) -> np.ndarray:
+    """Choose at most `most` of the ids 0..total-1, evenly spaced; of images sorted by class, from all classes."""
+    return np.linspace(0, total - 1, min(total, most)).astype(np.int64)
+
+
 @dataclass(frozen=True)
 class BadFile:
     """A skipped image, with the reason."""

@@ -17,7 +17,7 @@ from torch import Tensor
 from vitling.data.cache import Pixels, decode_all
 from vitling.data.config import DataConfig
 from vitling.data.content import hash_records, make_records
-from vitling.data.dataset import BadFile, Dataset
+from vitling.data.dataset import BadFile, Dataset, sample_evenly
 from vitling.data.decode import decode, squash
 from vitling.data.host import count_cores, get_free_memory
 from vitling.data.scan import ImageFacts
@@ -131,14 +131,14 @@ def choose_size(dataset: Dataset, useful: int) -> int:
 
 def measure_median_side(dataset: Dataset) -> int | None:
     """Return the median of the images' longer sides, or None if no image can be read."""
-    ids = np.linspace(0, len(dataset) - 1, min(SIZE_SAMPLE, len(dataset))).astype(int)
+    ids = sample_evenly(len(dataset), SIZE_SAMPLE)
     longer = [side for i in ids if (side := _measure_longer_side(dataset, int(i)))]
     return int(max(np.median(longer), 8)) if longer else None
 
 
 def compute_mean_std(store: Store) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Compute mean and std of each channel, on a scale of 0 to 1, over at most COLOUR_SAMPLE images."""
-    ids = np.linspace(0, len(store) - 1, min(COLOUR_SAMPLE, len(store))).astype(np.int64)
+    ids = sample_evenly(len(store), COLOUR_SAMPLE)
     total, squares, count = torch.zeros(store.channels), torch.zeros(store.channels), 0
     for chunk in np.array_split(ids, max(1, len(ids) // 64)):
         x = store.fetch(chunk)[0].double() / 255

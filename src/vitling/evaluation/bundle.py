@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, TypedDict
 
 import torch
 from safetensors.torch import save
@@ -17,31 +17,48 @@ from vitling.backbones import Backbone
 from vitling.backbones.saved import build_saved
 from vitling.backbones.transfer import check_finite, check_tensors
 from vitling.errors import InvalidFile, UserError
+from vitling.evaluation.config import Weights
 from vitling.evaluation.familiarity import count_pixel_features
 from vitling.evaluation.meta import BundleMeta
 from vitling.evaluation.model import Model
 from vitling.evaluation.trust import Trust, load_trust, save_trust
-from vitling.files import atomic_write, is_run, write_json
+from vitling.files import is_run, write_file, write_json
 from vitling.loading import convert, read_json, read_safetensors
-from vitling.records import BundleConfig
 
 __all__ = ["BundleMeta", "load", "load_bundle", "save_bundle"]
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 
 
+class BundleSection(TypedDict):
+    """The vitling section of config.json in a model folder; the rest of it is a BundleMeta."""
+
+    backbone: str
+
+
+class BundleConfig(TypedDict):
+    """config.json of a model folder."""
+
+    architecture: str
+    model_args: dict[str, bool | int | float | str | list[int | float] | None]
+    vitling: BundleSection
+
+
 def save_bundle(
     folder: str | os.PathLike, backbone: Backbone, head: nn.Linear | None, meta: BundleMeta, trust: Trust | None = None
 ) -> None:
-    """Write the bundle; config.json comes last, so a folder that has one is complete."""
+    """Write the bundle of a classifier, or of a network without a head."""
     _check(backbone, head, meta)
-    folder = Path(folder)
+    save_trust(Path(folder), trust or Trust())
     weights = dict(backbone.timm_model.state_dict()) | _name_head_weights(backbone, head)
+    write_network(Path(folder), weights, _describe_bundle(backbone, head, meta))
+
+
+def write_network(folder: Path, weights: dict[str, Tensor], config: dict[str, Any]) -> None:
+    """Write weights, then config.json, so a folder that has one is complete."""
     tensors = {name: value.detach().cpu().contiguous() for name, value in weights.items()}
-    with atomic_write(folder / WEIGHTS) as file:
-        file.write(save(tensors, metadata={"format": "pt"}))
-    save_trust(folder, trust or Trust())
-    write_json(folder / CONFIG, _describe_bundle(backbone, head, meta))
+    write_file(folder / WEIGHTS, save(tensors, metadata={"format": "pt"}))
+    write_json(folder / CONFIG, config)
 
 
 def load_bundle(folder: str | os.PathLike, device: torch.device | str = "cpu") -> Model:
@@ -84,22 +101,20 @@ def _load_head(backbone: Backbone, meta: BundleMeta, weights: dict[str, Tensor])
     return head
 
 
-def load(
-    path: str | os.PathLike, weights: Literal["last", "best"] = "last", device: torch.device | str = "auto"
-) -> Model:
+def load(path: str | os.PathLike, weights: Weights = "last", device: torch.device | str = "auto") -> Model:
     """Load the model of a run directory (`best`: of the best epoch on validation) or of a bundle."""
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     return load_bundle(find_bundle(path, weights), device)
 
 
-def find_bundle(path: str | os.PathLike, weights: Literal["last", "best"] = "last") -> Path:
+def find_bundle(path: str | os.PathLike, weights: Weights = "last") -> Path:
     """Return the bundle of a run directory, or the given bundle itself."""
     path = Path(path)
     inside = path / ("best" if weights == "best" else "model")
     if (inside / CONFIG).is_file():
         return inside
-    if weights == "last" and _is_bundle(path):
+    if weights == "last" and (path / CONFIG).is_file() and (path / WEIGHTS).is_file():
         return path
     if not path.exists():
         raise UserError(f"{path} does not exist. Give a run directory or a model folder.")
@@ -119,10 +134,6 @@ def _explain_missing(path: Path) -> str:
     if is_run(path) and not (path / "result.json").is_file():
         return "The run is not finished; continue it with --resume. "
     return ""
-
-
-def _is_bundle(folder: Path) -> bool:
-    return (folder / CONFIG).is_file() and (folder / WEIGHTS).is_file()
 
 
 def _describe_bundle(backbone: Backbone, head: nn.Linear | None, meta: BundleMeta) -> dict[str, Any]:

@@ -101,10 +101,7 @@ def _check_features(metrics: dict[str, float], moment: Moment) -> list[Sign]:
     )
     line = f"the features lie along one direction: their effective rank is {rank:.1f} of {dim} dimensions"
     apart = "a loss without negatives must keep images apart: by a stop-gradient, a predictor, a centred teacher"
-    return [
-        Sign("constant", spread / CONSTANT, constant, apart),
-        Sign("direction", rank / ONE_DIRECTION, line, apart),
-    ]
+    return [Sign("constant", spread / CONSTANT, constant, apart), Sign("direction", rank / ONE_DIRECTION, line, apart)]
 
 
 def _check_losses(moment: Moment) -> list[Sign]:

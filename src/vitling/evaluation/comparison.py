@@ -13,11 +13,10 @@ from typing import Any, Literal
 import numpy as np
 
 from vitling.errors import UserError
+from vitling.evaluation.config import Weights
 from vitling.evaluation.differences import Interval, bootstrap_difference, bootstrap_statistic, mcnemar_p
 from vitling.evaluation.intervals import LEVEL
 from vitling.evaluation.predictions import SplitPredictions, load_predictions
-
-Weights = Literal["last", "best"]
 
 
 @dataclass(frozen=True)
@@ -34,10 +33,6 @@ class RunGroup:
     @property
     def mean(self) -> float:
         return statistics.mean(self.values)
-
-    @property
-    def std(self) -> float | None:
-        return statistics.stdev(self.values) if len(self.predictions) > 1 else None
 
     @property
     def correct(self) -> np.ndarray:

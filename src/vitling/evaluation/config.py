@@ -11,10 +11,11 @@ from tyro.conf import arg
 
 from vitling.errors import UserError
 from vitling.metric_names import MetricFlag
-from vitling.ranges import AT_LEAST_1, POSITIVE, SEED, Range, check_ranges
+from vitling.ranges import AT_LEAST_1, POSITIVE, SEED, Range
 
 Probe = Literal["knn", "linear", "logistic", "few-shot"]
 Metric = Literal["auto", MetricFlag]
+Weights = Literal["last", "best"]  # of the last epoch, or of the best epoch on validation
 KS = (10, 20, 100, 200)  # numbers of neighbours that EsViT tries
 
 
@@ -78,13 +79,6 @@ class ProbesConfig:
     linear: LinearConfig = field(default_factory=LinearConfig)
     logistic: LogisticConfig = field(default_factory=LogisticConfig)
     few_shot: FewShotConfig = field(default_factory=FewShotConfig)
-
-    def check(self) -> None:
-        """Raise UserError for values out of range."""
-        check_ranges(self)
-        for flag, values in (("linear.lr", self.linear.lr), ("few-shot.shots", self.few_shot.shots)):
-            if not values:
-                raise UserError(f"--{flag} needs one or more numbers.")
 
 
 def check_coverage(coverage: float, images: int | None = None) -> None:

@@ -6,8 +6,8 @@ Each region of the first view is matched to its nearest by cosine in the second;
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -57,9 +57,6 @@ class Correspondence:
     grey: Grey
     seed: int
     unread: dict[str, str]  # skipped images, with the reason
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def compare_regions(first: Tensor, second: Tensor) -> Tensor:

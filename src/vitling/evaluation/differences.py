@@ -74,8 +74,8 @@ def bootstrap_statistic(
     Samples for which it is undefined (NaN), such as one without any label, are dropped.
     """
     random = np.random.default_rng(seed)
-    _, of = np.unique(np.arange(images) if groups is None else groups, return_inverse=True)
-    members = np.split(np.argsort(of, kind="stable"), np.cumsum(np.bincount(of))[:-1])
+    _, unit_of = np.unique(np.arange(images) if groups is None else groups, return_inverse=True)
+    members = np.split(np.argsort(unit_of, kind="stable"), np.cumsum(np.bincount(unit_of))[:-1])
 
     def values(side: Sequence[Statistic], drawn: np.ndarray) -> np.ndarray:
         return np.array([statistic(drawn) for statistic in side])
@@ -92,8 +92,8 @@ def _sum_groups(rows: np.ndarray, groups: np.ndarray | None) -> np.ndarray:
     """Sum the columns of each group: [R, N] -> [R, groups]."""
     if groups is None:
         return rows
-    _, of = np.unique(groups, return_inverse=True)
-    return np.stack([np.bincount(of, row) for row in rows]).astype(np.int64)
+    _, group_of = np.unique(groups, return_inverse=True)
+    return np.stack([np.bincount(group_of, row) for row in rows]).astype(np.int64)
 
 
 def _make_interval(drawn: np.ndarray, one: np.ndarray, other: np.ndarray, groups: int | None) -> Interval:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -16,9 +16,10 @@ from vitling.data.dataset import Dataset, Splits
 from vitling.data.splits import read_splits
 from vitling.errors import UserError
 from vitling.evaluation.bundle import load
+from vitling.evaluation.config import Weights
 from vitling.evaluation.inputs import IMAGE_SUFFIXES, Source, list_dataset_sources, list_sources
-from vitling.evaluation.model import BATCH, Model
-from vitling.evaluation.tables import SUFFIXES, EmbeddedSplit, Tool, name_labels, write_table
+from vitling.evaluation.model import Model
+from vitling.evaluation.tables import SUFFIXES, EmbeddedSplit, Tool, name_labels, write_parquet, write_table
 from vitling.files import atomic_write, check_writable
 
 
@@ -26,7 +27,7 @@ def embed(
     model_path: str | os.PathLike,
     inputs: str | Sequence[str],
     out: str | os.PathLike,
-    weights: Literal["last", "best"] = "last",
+    weights: Weights = "last",
     on_test_opened: Callable[[str], None] | None = None,
     config: DataConfig | None = None,
     tool: Tool | None = None,
@@ -48,7 +49,7 @@ def embed(
     config = replace(config or DataConfig(), channels=model.meta.channels, bits=model.meta.bits)
     if config.max_pixels != MAX_PIXELS:
         model.meta = replace(model.meta, max_pixels=config.max_pixels)
-    if len(named) == 1 and not _is_image_path(named[0]):
+    if len(named) == 1 and Path(named[0]).suffix.lower() not in IMAGE_SUFFIXES:
         parts = _embed_dataset_source(model, named[0], config, on_test_opened)
     else:
         parts = [_embed_sources(model, "images", list_sources(named))]
@@ -79,10 +80,6 @@ def _embed_dataset_source(
     return parts
 
 
-def _is_image_path(text: str) -> bool:
-    return Path(text).suffix.lower() in IMAGE_SUFFIXES
-
-
 def _open_splits(splits: Splits) -> Iterable[tuple[str, Dataset]]:
     named = {"train": splits.train, "val": splits.val, "unlabelled": splits.pool}
     if splits.has_test:
@@ -91,24 +88,12 @@ def _open_splits(splits: Splits) -> Iterable[tuple[str, Dataset]]:
 
 
 def _embed_sources(
-    model: Model,
-    split: str,
-    sources: list[Source],
-    labels: np.ndarray | None = None,
-    class_names: tuple[str, ...] = (),
+    model: Model, split: str, sources: list[Source], labels: np.ndarray | None = None, class_names: tuple[str, ...] = ()
 ) -> EmbeddedSplit:
-    rows: list[int] = []
-    vectors: list[np.ndarray] = []
-    errors: dict[str, str] = {}
     with Log().progress(f"Embedding {split}", len(sources)) as progress:
-        for start in range(0, len(sources), BATCH):
-            found = model.embed_sources(sources[start : start + BATCH])
-            rows += [start + row for row in found.rows]
-            vectors.append(found.vectors)
-            errors |= found.errors
-            progress(min(start + BATCH, len(sources)))
+        rows, vectors, errors = model.embed_sources(sources, progress)
     kept = None if labels is None else labels[rows]
-    return EmbeddedSplit(split, [sources[i].name for i in rows], np.concatenate(vectors), kept, class_names, errors)
+    return EmbeddedSplit(split, [sources[i].name for i in rows], vectors, kept, class_names, errors)
 
 
 def _write_npz(out: Path, parts: list[EmbeddedSplit]) -> None:
@@ -134,19 +119,16 @@ def _labels_or_blank(part: EmbeddedSplit, like: np.ndarray) -> np.ndarray:
 
 def _write_parquet(out: Path, parts: list[EmbeddedSplit]) -> None:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
-    columns = {
+    columns: dict[str, Any] = {
         "key": [key for part in parts for key in part.keys],
         "split": [part.split for part in parts for _ in part.keys],
     }
     if any(part.labels is not None for part in parts):
         columns["label"] = [label for part in parts for label in name_labels(part)]
-    table = pa.table(columns)
     vectors = np.concatenate([part.embeddings for part in parts])
-    column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), vectors.shape[1])
-    with atomic_write(out) as file:
-        pq.write_table(table.append_column("embedding", column), file)
+    columns["embedding"] = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), vectors.shape[1])
+    write_parquet(out, columns)
 
 
 _WRITERS = {".npz": _write_npz, ".parquet": _write_parquet}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ from vitling.errors import UserError
 from vitling.evaluation import pictures
 from vitling.evaluation.attention_maps import REDUNDANT_ABOVE, Query, rank_heads
 from vitling.evaluation.bundle import load
+from vitling.evaluation.config import Weights
 from vitling.evaluation.correspondence import (
     Grey,
     match_regions,
@@ -44,7 +46,7 @@ def explain(
     query: str = "object",
     grey: Grey = "paper",
     seed: int = 0,
-    weights: Literal["last", "best"] = "last",
+    weights: Weights = "last",
 ) -> dict[str, Any]:
     """Write pictures and `explained.json`, and return its content; a folder as `image` is measured without pictures."""
     region = _parse_query(query)
@@ -55,7 +57,7 @@ def explain(
         if second is not None:
             raise UserError("A folder is compared with its own mirrored images. Give one folder, or one or two images.")
         found: dict[str, Any] = {
-            "correspondence": measure_correspondence(model, list_sources(image), grey, seed).as_dict()
+            "correspondence": asdict(measure_correspondence(model, list_sources(image), grey, seed))
         }
         _delete_earlier(out)
     else:

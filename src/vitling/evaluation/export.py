@@ -18,6 +18,7 @@ from vitling.backbones.backbone import CUSTOM_MODELS
 from vitling.backbones.swin import matches_timm
 from vitling.errors import RunAborted, UserError
 from vitling.evaluation.bundle import CONFIG, WEIGHTS, find_bundle, load_bundle, read_config
+from vitling.evaluation.config import Weights
 from vitling.evaluation.model import Model
 from vitling.evaluation.trust import FILE as TRUST
 from vitling.files import check_writable, is_run, scratch_folder, sync_file, sync_folder, write_json
@@ -32,7 +33,7 @@ def export(
     model_path: str | os.PathLike,
     out: str | os.PathLike,
     format: Literal["auto", "timm", "onnx"] = "auto",
-    weights: Literal["last", "best"] = "last",
+    weights: Weights = "last",
 ) -> float:
     """Write `out` (a folder for timm, a file for ONNX) and return the largest difference on random images.
 

@@ -185,11 +185,7 @@ def _log_root(squares: Tensor) -> Tensor:
 
 @torch.inference_mode()
 def compute_features(
-    backbone: Backbone,
-    store: Store,
-    size: int,
-    crop_fraction: float,
-    most: int = SAMPLE,
+    backbone: Backbone, store: Store, size: int, crop_fraction: float, most: int = SAMPLE
 ) -> ImageSummary:
     """Compute the features of all images; of more than `most`, a sample."""
     ids = np.arange(len(store))

@@ -16,12 +16,7 @@ from vitling.views.renderer import eval_view
 
 @torch.inference_mode()
 def compute_pooled_features(
-    backbone: Backbone,
-    store: Store,
-    size: int,
-    crop_fraction: float,
-    ids: np.ndarray | None = None,
-    batch: int = 256,
+    backbone: Backbone, store: Store, size: int, crop_fraction: float, ids: np.ndarray | None = None, batch: int = 256
 ) -> Tensor:
     """Compute pooled features [N, D] of all images, or of those with `ids`, in order, on the store's device.
 

@@ -6,7 +6,6 @@ one more image, not the luck of the draw.
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,6 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitling.errors import UserError
+from vitling.evaluation.config import FewShotConfig
+from vitling.evaluation.intervals import summarise_values
 from vitling.evaluation.knn import exact_matmul
 from vitling.evaluation.logistic import Backend, fit_logistic
 from vitling.formatting import format_count
@@ -33,23 +34,22 @@ def measure_few_shot(
     query_labels: Tensor,
     classes: int,
     score: Scorer,
-    shots: Sequence[int] = (1, 2, 5, 10),
-    draws: int = 5,
+    config: FewShotConfig,
     seed: int = 0,
     backend: Backend = "torch",
     on_progress: Callable[[int], None] = lambda done: None,
 ) -> dict[str, dict[int, dict[str, Any]]]:
     """Score centroid and logistic classifiers for each number of images per class: all draws, their mean and std."""
-    found: dict[str, dict[int, list[float]]] = {way: {n: [] for n in shots} for way in ("centroid", "logistic")}
-    for done in range(draws):
-        for n in shots:
+    found: dict[str, dict[int, list[float]]] = {way: {n: [] for n in config.shots} for way in ("centroid", "logistic")}
+    for done in range(config.draws):
+        for n in config.shots:
             rows = torch.from_numpy(draw_few(labels.cpu().numpy(), n, seed, done)).to(bank.device)
             few, few_labels = bank[rows], labels[rows]
             found["centroid"][n].append(score(score_by_centroid(few, few_labels, queries, classes), query_labels))
             (fit,) = fit_logistic(few, few_labels, classes, [STRENGTH], backend)
             found["logistic"][n].append(score(fit.logits(queries), query_labels))
         on_progress(done + 1)
-    return {way: {n: _summarise(values) for n, values in curve.items()} for way, curve in found.items()}
+    return {way: {n: summarise_values(values) for n, values in curve.items()} for way, curve in found.items()}
 
 
 def select_shots(labels: Tensor, shots: Sequence[int]) -> list[int]:
@@ -83,8 +83,3 @@ def score_by_centroid(bank: Tensor, labels: Tensor, queries: Tensor, classes: in
     with exact_matmul():
         cosines = unit_queries @ F.normalize(sums, dim=1).T
     return torch.where(torch.bincount(labels, minlength=classes) > 0, cosines, -1.0)
-
-
-def _summarise(values: list[float]) -> dict[str, Any]:
-    std = statistics.stdev(values) if len(values) > 1 else None
-    return {"mean": statistics.mean(values), "deviation": std, "values": values}

@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Sequence
 from statistics import NormalDist
+from typing import Any
 
 LEVEL = 0.95  # of the confidence intervals
 
@@ -36,6 +37,12 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
     mean, error = statistics.fmean(values), statistics.stdev(values) / math.sqrt(len(values))
     half = float(t.ppf((1 + LEVEL) / 2, len(values) - 1)) * error
     return max(0.0, mean - half), min(1.0, mean + half)
+
+
+def summarise_values(values: Sequence[float]) -> dict[str, Any]:
+    """Compute the mean and the standard deviation of a figure, None for one value."""
+    std = statistics.stdev(values) if len(values) > 1 else None
+    return {"mean": statistics.mean(values), "deviation": std, "values": values}
 
 
 def format_interval(accuracy: float, n: int) -> str:

@@ -59,11 +59,25 @@ def knn_scores(
     return {k: correct[k] / start for k in ks}
 
 
+@contextmanager
+def exact_matmul() -> Iterator[None]:
+    """Disable TF32, which training allows: its error of 1e-3 changes which images are nearest."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
 @torch.no_grad()
-def find_nearest(bank: Tensor, queries: Tensor, k: int, block: int, first: int | None = None) -> tuple[Tensor, Tensor]:
+@exact_matmul()
+def find_nearest(
+    bank: Tensor, queries: Tensor, k: int, first: int | None = None, block: int = BLOCK
+) -> tuple[Tensor, Tensor]:
     """Find the similarities and rows [N, k] of the nearest bank images, best first; all features have length 1.
 
-    `first`: the queries are the bank's own rows from there on, and none counts as its own neighbour.
+    `first`: the queries are the bank's own rows from this one on, and none is its own neighbour.
     """
     best = queries.new_empty(len(queries), 0)
     rows = torch.empty(len(queries), 0, dtype=torch.int64, device=bank.device)
@@ -95,9 +109,8 @@ def _iterate_votes(
     unit_queries = bank if queries is None else F.normalize(queries.float(), dim=1)
     step = max(1, block // max(min(len(bank), 1 << 16), classes * len(ks)))
     for start in range(0, len(unit_queries), step):
-        with exact_matmul():
-            first = start if queries is None else None
-            similarity, rows = find_nearest(bank, unit_queries[start : start + step], max(ks), block, first)
+        first = start if queries is None else None
+        similarity, rows = find_nearest(bank, unit_queries[start : start + step], max(ks), first, block)
         # Relative to the nearest neighbour, so that no temperature over- or underflows all votes.
         weights = ((similarity - similarity[:, :1]) / temperature).exp()
         yield {k: _count_votes(weights[:, :k], rows[:, :k], labels, classes) for k in ks}
@@ -111,26 +124,19 @@ def _count_votes(weights: Tensor, rows: Tensor, labels: Tensor, classes: int) ->
     return votes / weights.sum(dim=1, keepdim=True)
 
 
-@contextmanager
-def exact_matmul() -> Iterator[None]:
-    """Disable TF32, which training allows: its error of 1e-3 changes which images are nearest."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
-
-
 def _check(bank: Tensor, labels: Tensor, queries: Tensor | None, ks: Sequence[int]) -> None:
     if not ks or min(ks) < 1:
         raise UserError(f"k must be at least 1, not {', '.join(map(str, ks)) or 'empty'}.")
     available = len(bank) - (queries is None)
     if max(ks) > available:
         raise UserError(f"k = {max(ks)} is more than the {available} labelled images; use a smaller k.")
-    if len(bank) != len(labels):
-        raise UserError(f"{len(bank)} features do not match {len(labels)} labels.")
-    for features in (bank, queries):
-        if features is not None and not features.isfinite().all():
-            bad = int((~features.isfinite()).any(dim=1).sum())
-            raise UserError(f"The features are not finite for {bad} of {len(features)} images. Did training diverge?")
+    check_features(bank, labels)
+    if queries is not None:
+        metrics.check_finite(queries, "The features are")
+
+
+def check_features(features: Tensor, labels: Tensor) -> None:
+    """Raise UserError unless there is a label for each row of features, and all are finite."""
+    if len(features) != len(labels):
+        raise UserError(f"{len(features)} features do not match {len(labels)} labels.")
+    metrics.check_finite(features, "The features are")

@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from vitling.backbones.backbone import Backbone
 from vitling.data.store import Store
 from vitling.errors import UserError
+from vitling.evaluation.config import LinearConfig
 from vitling.evaluation.metrics import log_loss
 from vitling.evaluation.probe_features import compute_augmented_features
 from vitling.keys import make_rng
@@ -102,23 +104,22 @@ def fit_probe(
     both: FeatureSource,
     classes: int,
     score: Scorer,
-    lrs: Sequence[float],
-    epochs: int,
-    batch: int,
+    config: LinearConfig,
     seed: int = 0,
     on_progress: Callable[[int], None] = lambda done: None,
 ) -> LinearProbe:
     """Choose the learning rate that is best on `validation` (features and labels), and train with it on `both`."""
     features, labels = validation
-    width = features.shape[1]
-    tried = train_linear(train, width, classes, lrs, epochs, batch, seed, on_progress)
-    finite = {lr: logits for lr, logits in zip(lrs, tried.logits(features)) if logits.isfinite().all()}
+    width, epochs = features.shape[1], config.epochs
+    tried = train_linear(train, width, classes, config, seed, on_progress)
+    finite = {lr: logits for lr, logits in zip(config.lr, tried.logits(features)) if logits.isfinite().all()}
     if not finite:
         raise UserError("The linear probe diverged at every learning rate. Use --linear.lr 1e-5 1e-4 or smaller.")
-    scores = {lr: score(finite[lr], labels) if lr in finite else None for lr in lrs}
+    scores = {lr: score(finite[lr], labels) if lr in finite else None for lr in config.lr}
     losses = {lr: log_loss(logits, labels) for lr, logits in finite.items()}
     best = max(finite, key=lambda lr: (scores[lr], -losses[lr]))  # ties are common with few images
-    final = train_linear(both, width, classes, [best], epochs, batch, seed, lambda done: on_progress(epochs + done))
+    alone = replace(config, lr=(best,))
+    final = train_linear(both, width, classes, alone, seed, lambda done: on_progress(epochs + done))
     if not (final.weight.isfinite().all() and final.bias.isfinite().all()):
         raise UserError(f"The linear probe diverged on train and validation; leave {best:g} out of --linear.lr.")
     return LinearProbe(final, best, score(finite[best], labels), scores)
@@ -129,21 +130,19 @@ def train_linear(
     source: FeatureSource,
     width: int,
     classes: int,
-    lrs: Sequence[float],
-    epochs: int,
-    batch: int,
+    config: LinearConfig,
     seed: int = 0,
     on_progress: Callable[[int], None] = lambda done: None,
 ) -> LinearClassifiers:
     """Train one classifier for each learning rate, all from the same weights and on the same batches."""
-    device = source.labels.device
-    peak = torch.tensor(lrs, device=device)[:, None, None] * batch / 256
-    weights = _draw_weights(width, classes, seed).to(device).repeat(len(lrs), 1, 1)  # the last row is the bias
+    device, epochs = source.labels.device, config.epochs
+    peak = torch.tensor(config.lr, device=device)[:, None, None] * config.batch / 256
+    weights = _draw_weights(width, classes, seed).to(device).repeat(len(config.lr), 1, 1)  # the last row is the bias
     velocity = torch.zeros_like(weights)
     for epoch in range(epochs):
         lr = peak * (1 + math.cos(math.pi * epoch / epochs)) / 2
-        for rows in _iterate_batches(len(source.labels), batch, seed, epoch):
-            features = _append_ones(source.rows(rows, epoch).float())
+        for rows in _iterate_batches(len(source.labels), config.batch, seed, epoch):
+            features = F.pad(source.rows(rows, epoch).float(), (0, 1), value=1.0)
             labels = source.labels[torch.from_numpy(rows).to(device)]
             logits = torch.einsum("nd,ldc->lnc", features, weights)
             velocity.mul_(MOMENTUM).add_(torch.einsum("nd,lnc->ldc", features, logit_gradient(logits, labels)))
@@ -156,17 +155,13 @@ def logit_gradient(logits: Tensor, labels: Tensor) -> Tensor:
     """Compute the gradient of the mean cross entropy (for several labels, binary) with respect to logits [L, N, C]."""
     if labels.ndim == 2:
         return (logits.sigmoid() - labels.to(logits)) / labels.numel()
-    target = torch.nn.functional.one_hot(labels, logits.shape[2]).to(logits)
+    target = F.one_hot(labels, logits.shape[2]).to(logits)
     return (logits.softmax(dim=2) - target) / len(labels)
 
 
 def _draw_weights(width: int, classes: int, seed: int) -> Tensor:
     drawn = make_rng("linear probe", seed).normal(0, INIT_STD, (width, classes))
     return torch.cat([torch.from_numpy(drawn).float(), torch.zeros(1, classes)])
-
-
-def _append_ones(features: Tensor) -> Tensor:
-    return torch.cat([features, features.new_ones(len(features), 1)], dim=1)
 
 
 def _iterate_batches(n: int, batch: int, seed: int, epoch: int) -> Iterator[np.ndarray]:

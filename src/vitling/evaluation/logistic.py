@@ -32,7 +32,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitling.errors import UserError
-from vitling.evaluation.knn import exact_matmul
+from vitling.evaluation.knn import check_features, exact_matmul
 from vitling.evaluation.lbfgs import minimise
 
 ITERATIONS, TOLERANCE = 1000, 1e-6
@@ -274,10 +274,6 @@ class Problems:
 
 
 def _check(features: Tensor, labels: Tensor) -> None:
-    if len(features) != len(labels):
-        raise UserError(f"{len(features)} features do not match {len(labels)} labels.")
-    if not features.isfinite().all():
-        bad = int((~features.isfinite()).any(dim=1).sum())
-        raise UserError(f"The features are not finite for {bad} of {len(features)} images. Did training diverge?")
+    check_features(features, labels)
     if labels.ndim == 2 and not (labels.any(dim=0) & ~labels.all(dim=0)).any():
         raise UserError("Every label is on all training images or on none; there is nothing to learn.")

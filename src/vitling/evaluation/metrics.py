@@ -58,15 +58,20 @@ def calibration_error(logits: Tensor, labels: Tensor) -> float:
     With several labels per image, every (image, class) pair counts.
     """
     check(logits, labels)
+    confidence, correct, bin_of = bin_confidence(logits, labels)
+    gaps = torch.zeros(BINS, dtype=torch.float64, device=logits.device)
+    gaps.index_add_(0, bin_of, correct.double() - confidence)
+    return float(gaps.abs().sum() / len(confidence))
+
+
+def bin_confidence(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute confidence, correctness and the bin, 0 to BINS - 1, of each prediction."""
     if labels.ndim == 2:
         confidence, correct = logits.double().sigmoid().flatten(), labels.flatten()
     else:
         confidence, predicted = logits.double().softmax(dim=1).max(dim=1)
         correct = predicted == labels
-    bin_of = (confidence * BINS).ceil().long().clamp(1, BINS) - 1
-    gaps = torch.zeros(BINS, dtype=torch.float64, device=logits.device)
-    gaps.index_add_(0, bin_of, correct.double() - confidence)
-    return float(gaps.abs().sum() / len(confidence))
+    return confidence, correct, (confidence * BINS).ceil().long().clamp(1, BINS) - 1
 
 
 def average_precisions(scores: Tensor, labels: Tensor) -> Tensor:
@@ -204,9 +209,7 @@ def check(logits: Tensor, labels: Tensor) -> None:
     """Raise UserError if the shapes do not match or a logit is not finite."""
     if logits.ndim != 2 or not len(logits) or len(logits) != len(labels):
         raise UserError(f"Logits {list(logits.shape)} and labels {list(labels.shape)} do not match.")
-    if not logits.isfinite().all():
-        bad = int((~logits.isfinite()).any(dim=1).sum())
-        raise UserError(f"The model's output is not finite for {bad} of {len(logits)} images. Did training diverge?")
+    check_finite(logits, "The model's output is")
     if labels.ndim == 2:
         if labels.dtype != torch.bool or labels.shape != logits.shape:
             raise UserError(
@@ -216,6 +219,12 @@ def check(logits: Tensor, labels: Tensor) -> None:
         raise UserError(
             f"Labels are {int(labels.min())} to {int(labels.max())}, but there are {logits.shape[1]} classes."
         )
+
+
+def check_finite(rows: Tensor, what: str) -> None:
+    """Raise UserError if a row, that of an image, is not finite; `what` begins the message."""
+    if bad := int((~rows.isfinite()).any(dim=1).sum()):
+        raise UserError(f"{what} not finite for {bad} of {len(rows)} images. Did training diverge?")
 
 
 def _average_precision(scores: Tensor, positive: Tensor) -> Tensor:

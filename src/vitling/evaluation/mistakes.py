@@ -9,7 +9,7 @@ from os import PathLike
 import torch
 from torch import Tensor
 
-from vitling.files import atomic_write, make_csv
+from vitling.files import make_csv, write_file
 
 FILE = "mistakes.csv"
 
@@ -64,5 +64,4 @@ def _find_multi_label(
 
 def write_mistakes(path: str | PathLike[str], found: Sequence[Mistake]) -> None:
     """Write the rows as CSV, with a heading even if there are none."""
-    with atomic_write(path, "w") as file:
-        file.write(make_csv([[f.name for f in fields(Mistake)], *map(astuple, found)]))
+    write_file(path, make_csv([[f.name for f in fields(Mistake)], *map(astuple, found)]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
@@ -96,15 +96,8 @@ class Model:
         """Compute logits [B, classes] of normalised images [B, C, size, size], before the temperature."""
         return self.require_head()(self.features(images))
 
-    def _normalise(self, scaled: Tensor) -> Tensor:
-        return scaled.sigmoid() if self.meta.task == "multi" else scaled.softmax(dim=1)
-
     def predict(
-        self,
-        inputs: Input | Sequence[Input],
-        top: int = 5,
-        abstain: float | None = None,
-        coverage: float | None = None,
+        self, inputs: Input | Sequence[Input], top: int = 5, abstain: float | None = None, coverage: float | None = None
     ) -> list[Prediction]:
         """Predict every image, in order; below the probability `abstain` the prediction is unsure.
 
@@ -139,7 +132,8 @@ class Model:
         features = self.backbone(images)
         scaled = self.require_head()(features.pooled.float()) / self.meta.temperature
         check_outputs(scaled)
-        for prediction, probabilities in zip(predictions, self._normalise(scaled).cpu()):
+        every = scaled.sigmoid() if self.meta.task == "multi" else scaled.softmax(dim=1)
+        for prediction, probabilities in zip(predictions, every.cpu()):
             self._fill_prediction(prediction, probabilities, top, abstain)
         if self.trust.familiarity is not None:
             unfamiliar = self.trust.familiarity.find_unfamiliar(summarise_images(images, features.grid), scaled)
@@ -158,7 +152,9 @@ class Model:
             raise UserError(f"{len(found.errors)} images cannot be read; the first is {name}: {reason}.")
         return found.vectors
 
-    def embed_sources(self, sources: Sequence[Source]) -> Embeddings:
+    def embed_sources(
+        self, sources: Sequence[Source], on_progress: Callable[[int], None] = lambda done: None
+    ) -> Embeddings:
         """Compute features of the readable images, and list why the others cannot be read."""
         rows: list[int] = []
         errors: dict[str, str] = {}
@@ -170,6 +166,7 @@ class Model:
                 features = self.features(batch.images)
                 check_outputs(features)
                 vectors.append(features.cpu().numpy())
+            on_progress(len(rows) + len(errors))
         return Embeddings(rows, np.concatenate(vectors), errors)
 
     def require_head(self) -> nn.Linear:

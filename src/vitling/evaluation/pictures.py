@@ -15,7 +15,7 @@ from PIL import Image, ImageColor
 from vitling.backbones.position import Grid
 from vitling.evaluation.attention_maps import MASS, RankedHeads
 from vitling.evaluation.correspondence import Matches
-from vitling.files import atomic_write
+from vitling.files import write_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -50,14 +50,10 @@ def draw_correspondences(
     cell = np.array([height / matches.grid[0], width / matches.grid[1]])
     _draw_lines(axes, matches, cell, width + gap, errors)
     for i, (own, other) in enumerate(nearest):
-        for place, marker, colour, size in (
-            (own, "o", BLUE, 18),
-            (other, "^", RED, 11),
-        ):  # sizes differ so that both are visible
-            y, x = (np.array(place) + 0.5) * cell
-            axes.plot(
-                x + i * (width + gap), y, marker, color=colour, mec="white", mew=1.5, ms=size, zorder=4, alpha=0.9
-            )
+        marks = (own, "o", BLUE, 18), (other, "^", RED, 11)  # sizes differ so that both are visible
+        for place, marker, colour, size in marks:
+            y, x = (np.array(place) + 0.5) * cell + (0, i * (width + gap))
+            axes.plot(x, y, marker, color=colour, mec="white", mew=1.5, ms=size, zorder=4, alpha=0.9)
     axes.set(xlim=(0, 2 * width + gap), ylim=(height, -0.06 * height))
     axes.axis("off")
     figure.suptitle(_make_title(errors), fontsize=12)
@@ -195,8 +191,7 @@ def save_picture(figure: Figure, out: Path) -> None:
         if encoded.tell() <= MAX_BYTES:
             break
         picture = picture.resize((picture.width * 4 // 5, picture.height * 4 // 5), Image.Resampling.LANCZOS)
-    with atomic_write(out) as file:
-        file.write(encoded.getvalue())
+    write_file(out, encoded.getvalue())
 
 
 def _make_palette(picture: Image.Image) -> Image.Image:

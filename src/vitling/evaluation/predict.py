@@ -16,10 +16,10 @@ from vitling.console import Console, Log
 from vitling.data.sources.source import IMAGE_SUFFIXES, UNREAD_SUFFIXES
 from vitling.errors import UserError
 from vitling.evaluation.bundle import load
-from vitling.evaluation.config import check_coverage
+from vitling.evaluation.config import Weights, check_coverage
 from vitling.evaluation.inputs import find_images
-from vitling.evaluation.model import BATCH, Model, Prediction
-from vitling.files import atomic_write, check_writable, make_csv
+from vitling.evaluation.model import BATCH, Prediction
+from vitling.files import check_writable, make_csv, write_file
 from vitling.formatting import escape_json, make_safe, shorten_list
 
 Format = Literal["auto", "table", "csv", "json"]
@@ -33,7 +33,7 @@ def predict(
     abstain: float | None = None,
     format: Format = "auto",
     out: str | os.PathLike | None = None,
-    weights: Literal["last", "best"] = "last",
+    weights: Weights = "last",
     coverage: float | None = None,
 ) -> list[Prediction]:
     """Predict files, folders and globs, and write the predictions to `out` or to the terminal.
@@ -50,7 +50,11 @@ def predict(
     if coverage is not None:
         model.find_set_threshold(coverage)
     images = find_images(inputs, IMAGE_SUFFIXES | UNREAD_SUFFIXES)  # photos such as HEIC are listed even if unreadable
-    predictions = _predict_images(model, images, top, abstain, coverage)
+    predictions: list[Prediction] = []
+    with Log().progress("Predicting", len(images)) as progress:
+        for start in range(0, len(images), BATCH):
+            predictions += model.predict(images[start : start + BATCH], top, abstain, coverage)
+            progress(len(predictions))
     if format == "auto":
         suffix = Path(out or "").suffix.lower()
         format = "csv" if suffix == ".csv" else "json" if suffix == ".json" else "table"
@@ -59,24 +63,12 @@ def predict(
     if out is None:
         sys.stdout.write(make_safe(text) if format == "csv" else text)  # a pipe may end at a terminal
     else:
-        with atomic_write(out, "w") as file:
-            file.write(text)
+        write_file(out, text)
     if all(p.error for p in predictions):
         raise UserError(f"None of the images could be read. {predictions[0].source}: {predictions[0].error}.")
     if unread := [p.source for p in predictions if p.error]:
         names = shorten_list([_shorten_path(name) for name in unread])
         Log().warning(f"{len(unread):,} of {len(predictions):,} images could not be read: {names}.")
-    return predictions
-
-
-def _predict_images(
-    model: Model, images: list[Path], top: int, abstain: float | None, coverage: float | None
-) -> list[Prediction]:
-    predictions: list[Prediction] = []
-    with Log().progress("Predicting", len(images)) as progress:
-        for start in range(0, len(images), BATCH):
-            predictions += model.predict(images[start : start + BATCH], top, abstain, coverage)
-            progress(len(predictions))
     return predictions
 
 

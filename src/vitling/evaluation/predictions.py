@@ -56,11 +56,8 @@ def make_predictions(
 
 def hash_names(names: Sequence[str]) -> np.ndarray:
     """Hash the names of images to the keys that the file stores."""
-    return np.array([_hash_name(name) for name in names], dtype=np.uint64)
-
-
-def _hash_name(name: str) -> int:
-    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
+    digests = (hashlib.blake2b(name.encode(), digest_size=8).digest() for name in names)
+    return np.frombuffer(b"".join(digests), "<u8").astype(np.uint64)
 
 
 def save_predictions(folder: Path, parts: Mapping[str, SplitPredictions]) -> None:

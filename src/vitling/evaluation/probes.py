@@ -98,17 +98,9 @@ def run_linear(task: ProbeTask, log: Log) -> dict[str, Any]:
     config = task.settings.linear
     train, validation = task.parts["train"], task.parts["validation"]
     with log.progress("Linear probe", 2 * config.epochs) as progress:
+        held_out, both = (validation.frozen.blocks, validation.labels), _make_source(task, [train, validation])
         found = linear_probe.fit_probe(
-            _make_source(task, [train]),
-            (validation.frozen.blocks, validation.labels),
-            _make_source(task, [train, validation]),
-            task.classes,
-            task.score,
-            config.lr,
-            config.epochs,
-            config.batch,
-            task.settings.seed,
-            progress,
+            _make_source(task, [train]), held_out, both, task.classes, task.score, config, task.settings.seed, progress
         )
     if len(config.lr) > 1 and found.lr in (min(config.lr), max(config.lr)):
         end = "largest" if found.lr == max(config.lr) else "smallest"
@@ -156,19 +148,11 @@ def run_logistic(task: ProbeTask, log: Log) -> dict[str, Any]:
 
 
 def run_few_shot(task: ProbeTask, log: Log) -> dict[str, Any]:
-    config = task.settings.few_shot
+    settings, config = task.settings, task.settings.few_shot
     bank, evaluated = (_to_float64_device(task.pooled(*names)) for names in (("train", "validation"), ("judged",)))
     with log.progress("Few-shot curves", config.draws) as progress:
         curves = few_shot.measure_few_shot(
-            *bank,
-            *evaluated,
-            task.classes,
-            task.score,
-            config.shots,
-            config.draws,
-            task.settings.seed,
-            task.settings.logistic.backend,
-            progress,
+            *bank, *evaluated, task.classes, task.score, config, settings.seed, settings.logistic.backend, progress
         )
     by_shots = {name: {str(n): values for n, values in curve.items()} for name, curve in curves.items()}
     return {"draws": config.draws, **by_shots}

@@ -5,16 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 TSNE_LEAST = 20  # images; fewer make no clusters
+COMPONENTS = 50  # that t-SNE sees
 PERPLEXITY = 30.0
 SAME_POINT = 1e-6  # smaller distances between unit vectors are rounding
 
 
-def project(features: np.ndarray, most: int = 50) -> np.ndarray:
-    """Project centred unit vectors to their principal components, the largest first, [N, at most `most`]."""
+def project(features: np.ndarray) -> np.ndarray:
+    """Project centred unit vectors to their principal components, the largest first, [N, at most COMPONENTS]."""
     unit = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
     centred = unit - unit.mean(axis=0)
     _, vectors = np.linalg.eigh(centred.T @ centred)
-    components = vectors[:, ::-1][:, : max(2, min(most, centred.shape[1]))]
+    components = vectors[:, ::-1][:, : max(2, min(COMPONENTS, centred.shape[1]))]
     signs = np.sign(components[np.abs(components).argmax(axis=0), np.arange(components.shape[1])])
     return centred @ (components * signs)  # the sign of a component is arbitrary: fix it
 

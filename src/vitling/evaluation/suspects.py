@@ -14,9 +14,10 @@ import numpy as np
 
 from vitling.data.sources.corrections import DROP
 from vitling.data.store import Store
-from vitling.evaluation.confident import LabelCheck, score_labels
+from vitling.evaluation.confident import LOW_AGREEMENT, LabelCheck, score_labels
 from vitling.evaluation.pictures import save_picture
-from vitling.files import atomic_write, make_csv
+from vitling.files import atomic_write, make_csv, write_file
+from vitling.records import Count, Finite
 from vitling.views.sheet import draw_original
 
 FOLDER, FILE, SHEET, SUMMARY = "doctor", "suspects.csv", "suspects.png", "labels.json"
@@ -34,13 +35,34 @@ class Suspect:
     image: int  # id in the checked images
     given: str
     suggested: str
-    given_probability: float
-    suggested_probability: float
+    given_probability: Finite
+    suggested_probability: Finite
 
     @property
     def score(self) -> float:
         """Lower is more suspicious; -1 means certainly wrong."""
         return score_labels(self.given_probability, self.suggested_probability)
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Findings of a check of labels, as in labels.json."""
+
+    source: str
+    images: Count
+    classes: Count
+    unchecked: Count  # images that every classifier was trained on, because their class has no others
+    method: str
+    agreement: Finite  # fraction of the checked labels that are the most probable class
+    expected_wrong: Finite  # by the confident joint
+    suspects: list[Suspect]
+    csv: str
+    sheet: str
+
+    @property
+    def is_weak(self) -> bool:
+        """Return whether the classifiers are too weak to tell wrong labels from difficult images."""
+        return self.agreement < LOW_AGREEMENT
 
 
 def list_suspects(
@@ -74,8 +96,7 @@ def write_suspects(path: str | PathLike[str], suspects: Sequence[Suspect], fill:
         label = {"given": one.given, "suggested": one.suggested, "drop": DROP}[fill]
         numbers = (one.given_probability, one.suggested_probability, one.score)
         rows.append([one.path, one.split, label, one.given, one.suggested, *(f"{n:.4f}" for n in numbers)])
-    with atomic_write(path, "w") as file:
-        file.write(make_csv(rows))
+    write_file(path, make_csv(rows))
 
 
 def write_probabilities(

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch.nn.functional import normalize
 
-from vitling.evaluation.knn import BLOCK, exact_matmul, find_nearest
+from vitling.evaluation.knn import find_nearest
 from vitling.evaluation.model import Model
 from vitling.evaluation.projection import TSNE_LEAST, compute_tsne, project
-from vitling.files import atomic_write, make_csv
+from vitling.files import atomic_write, make_csv, write_file
 
 Tool = Literal["atlas", "fiftyone", "spotlight"]
 SUFFIXES: dict[Tool, str] = {"atlas": ".parquet", "fiftyone": ".csv", "spotlight": ".parquet"}
@@ -53,14 +53,13 @@ def write_table(out: Path, parts: list[EmbeddedSplit], tool: Tool, model: Model,
         columns = {"id": list(range(len(paths)))} | columns | {"neighbors": near}
     else:
         columns |= {"neighbours": [[paths[i] for i in row] for row in rows], "embedding": vectors.tolist()}
-    _write_parquet(out, columns)
+    write_parquet(out, columns)
 
 
 def _find_neighbours(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Find the rows [N, k] of the nearest other images, and the cosine distances to them."""
     unit = normalize(torch.from_numpy(vectors).float(), dim=1)
-    with exact_matmul():
-        similarity, rows = find_nearest(unit, unit, min(NEIGHBOURS, len(unit) - 1), BLOCK, first=0)
+    similarity, rows = find_nearest(unit, unit, min(NEIGHBOURS, len(unit) - 1), first=0)
     return rows.numpy(), (1 - similarity).numpy()
 
 
@@ -105,8 +104,7 @@ def _locate(source: str, key: str) -> str:
 
 def _write_csv(out: Path, columns: dict[str, Any]) -> None:
     cells = zip(*([_format_cell(cell) for cell in column] for column in columns.values()))
-    with atomic_write(out, "w") as file:
-        file.write(make_csv([list(columns), *cells]))
+    write_file(out, make_csv([list(columns), *cells]))
 
 
 def _format_cell(cell: Any) -> str:
@@ -115,7 +113,7 @@ def _format_cell(cell: Any) -> str:
     return "" if cell is None else str(cell)
 
 
-def _write_parquet(out: Path, columns: dict[str, Any]) -> None:
+def write_parquet(out: Path, columns: dict[str, Any]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 

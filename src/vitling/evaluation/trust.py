@@ -22,7 +22,7 @@ from vitling.evaluation.familiarity import (
     calibrate_familiarity,
     make_signals,
 )
-from vitling.files import atomic_write
+from vitling.files import write_file
 from vitling.loading import read_safetensors
 
 FILE = "trust.safetensors"
@@ -82,8 +82,7 @@ def save_trust(folder: Path, trust: Trust) -> None:
     if not tensors:
         (folder / FILE).unlink(missing_ok=True)
         return
-    with atomic_write(folder / FILE) as file:
-        file.write(save(tensors))
+    write_file(folder / FILE, save(tensors))
 
 
 def load_trust(folder: Path, width: int, pixel_features: int) -> Trust:

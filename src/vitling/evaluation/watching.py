@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitling.data.dataset import UNLABELLED, Dataset
+from vitling.data.dataset import UNLABELLED, Dataset, sample_evenly
 from vitling.data.holdout import hold_out
 from vitling.data.splits import DEFAULT_HOLD_OUT
 from vitling.data.store import Store
@@ -132,17 +132,12 @@ class SpreadWatcher:
     sample: int = SAMPLE
 
     def __call__(self, moment: Moment) -> dict[str, float]:
-        ids = _sample_evenly(len(self.store), self.sample)
+        ids = sample_evenly(len(self.store), self.sample)
         return _measure_spread(
             compute_pooled_features(moment.objective.final_backbone, self.store, self.size, self.crop_fraction, ids)
         )
 
 
 def _measure_spread(features: Tensor) -> dict[str, float]:
-    sample = features[torch.from_numpy(_sample_evenly(len(features), SAMPLE)).to(features.device)]
+    sample = features[torch.from_numpy(sample_evenly(len(features), SAMPLE)).to(features.device)]
     return {f"features/{name}": value for name, value in measure_spread(sample)._asdict().items()}
-
-
-def _sample_evenly(n: int, sample: int) -> np.ndarray:
-    """Choose evenly spaced images: the same in every epoch, and from all classes if sorted by class."""
-    return np.linspace(0, n - 1, min(sample, n)).astype(np.int64)

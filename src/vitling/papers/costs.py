@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
 
 from vitling.errors import UserError
 from vitling.files import write_json
@@ -18,7 +18,7 @@ from vitling.methods.esvit.settings import EsViTConfig
 from vitling.papers.esvit_recipes import OTHERS, SWIN
 from vitling.papers.ledger import digest
 from vitling.papers.study import FieldsTask, RunContext
-from vitling.records import CostResult, Environment, ThroughputResult
+from vitling.records import Duration, Environment, Finite
 
 if TYPE_CHECKING:
     import torch
@@ -28,6 +28,23 @@ if TYPE_CHECKING:
 Measurement = Callable[["torch.device"], dict[str, Any]]
 Cost = Literal["time", "memory"]
 Further = Literal["sinkhorn", "sampled", "place"]
+
+
+class ThroughputResult(TypedDict):
+    """result.json of a measured throughput."""
+
+    images_per_second: Finite
+    took: Duration
+
+
+class CostResult(TypedDict):
+    """result.json of a measured cost."""
+
+    seconds: dict[str, float]
+    peak_gb: dict[str, float]
+    took: Duration
+    time_ratio: NotRequired[dict[str, float] | None]
+    memory_ratio: NotRequired[dict[str, float] | None]
 
 
 @dataclass(frozen=True)

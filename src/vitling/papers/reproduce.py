@@ -18,11 +18,11 @@ from vitling.loading import read_record
 from vitling.papers.ledger import Ledger, Rows, fingerprint
 from vitling.papers.locations import DATASETS, check_folder, describe_missing, find_data, find_weights
 from vitling.papers.parallel import make_helper_command, run_helpers
+from vitling.papers.pictures.draw import draw
 from vitling.papers.reuse import reuse_rows
 from vitling.papers.study import RunContext, Study, StudyRun
 from vitling.papers.train_task import free_graphs
 from vitling.records import Environment
-from vitling.report.pictures import draw
 from vitling.training.signals import raise_on_signal
 
 

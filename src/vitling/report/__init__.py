@@ -1,1 +1,1 @@
-"""Tables and charts from the files of runs and studies. Imports no other package of vitling, and no torch."""
+"""The report of runs: one HTML page from plain data. Imports no other package of vitling, and no torch."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vitling.report.data import Errors
-from vitling.report.specs import Chart, Column, Spec
+from vitling.report.specs import Chart, Spec, make_columns, make_spec, make_tooltip
 
 MATRIX_MOST = 30  # classes of a confusion matrix; with more, its cells would be too small
 PAIRS = 12  # most confused pairs
@@ -37,49 +37,25 @@ def make_confusion_chart(errors: Errors, class_names: Sequence[str], run: int) -
     angle = -90 if n > 20 else -45 if sum(map(len, names)) > 40 else 0
     x = place | {"field": "predicted", "title": "predicted", "axis": labels | {"labelAngle": angle}}
     y = place | {"field": "true", "title": "true", "axis": labels}
-    tooltip = [
-        {"field": "true", "title": "true"},
-        {"field": "predicted", "title": "predicted"},
-        {"field": "n", "title": "images"},
-        {"field": "share", "title": "of the true class", "format": ".0%"},
-    ]
-    spec = {
-        "data": {"values": values},
-        "width": "container",
-        "height": min(560, max(240, 34 * n)),
-        "layer": [
-            {
-                "mark": {"type": "rect", "cursor": "pointer"},
-                "encoding": {
-                    "x": x,
-                    "y": y,
-                    "color": {"field": "share", "type": "quantitative", "legend": None, "scale": {"domain": [0, 1]}},
-                    "tooltip": tooltip,
-                },
-            },
-            {
-                "transform": [{"filter": "datum.n > 0"}],
-                "mark": {"type": "text", "fontSize": font, "cursor": "pointer"},
-                "encoding": {
-                    "x": x,
-                    "y": y,
-                    "text": {"field": "n", "type": "quantitative"},
-                    "color": {"condition": {"test": "datum.share > 0.5", "value": "white"}},
-                    "tooltip": tooltip,
-                },
-            },
-        ],
+    tooltip = make_tooltip(
+        ("true", "true"), ("predicted", "predicted"), ("n", "images"), ("share", "of the true class", ".0%")
+    )
+    shared = {"x": x, "y": y, "tooltip": tooltip}
+    shade = {"field": "share", "type": "quantitative", "legend": None, "scale": {"domain": [0, 1]}}
+    cells = {"mark": {"type": "rect", "cursor": "pointer"}, "encoding": shared | {"color": shade}}
+    ink = {"condition": {"test": "datum.share > 0.5", "value": "white"}}
+    counts = {
+        "transform": [{"filter": "datum.n > 0"}],
+        "mark": {"type": "text", "fontSize": font, "cursor": "pointer"},
+        "encoding": shared | {"text": {"field": "n", "type": "quantitative"}, "color": ink},
     }
+    spec = make_spec(values, min(560, max(240, 34 * n)), layer=[cells, counts])
     right, whole = sum(errors.confusion[c][c] for c in shown), sum(sum(errors.confusion[c]) for c in shown)
     elsewhere = whole - sum(row["n"] for row in values)
     told = f"{right:,} of {whole:,} images are on the diagonal, classified correctly."
     told += f" {elsewhere:,} were predicted as other classes, which are not shown." if elsewhere else ""
-    columns = (
-        Column("true", "true class"),
-        Column("predicted", "predicted class"),
-        Column("n", "images", ","),
-        Column("share", "of the true class", ".1%"),
-    )
+    classes = ("true", "true class"), ("predicted", "predicted class")
+    columns = make_columns(*classes, ("n", "images", ","), ("share", "of the true class", ".1%"))
     of = f" of the {n} most confused of {len(class_names)} classes" if n < len(class_names) else ""
     described = f"Counts by true and predicted class{of}. {told}"
     return Chart(f"confusion-{run}", f"Confusion matrix{of}", described, spec, columns)

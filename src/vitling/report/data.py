@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -105,9 +106,13 @@ class ImageMap:
 
     @property
     def mistakes(self) -> tuple[int, ...]:
-        """Rows that are classified wrongly, the most confident first."""
-        wrong = [i for i, (label, given) in enumerate(zip(self.labels, self.predicted)) if label not in (-1, given)]
-        return tuple(sorted(wrong, key=lambda i: -self.confidence[i]))
+        return list_mistakes(self.labels, self.predicted, self.confidence)
+
+
+def list_mistakes(labels: Sequence[int], predicted: Sequence[int], confidence: Sequence[float]) -> tuple[int, ...]:
+    """List the rows that are classified wrongly, the most confident first."""
+    wrong = [i for i, (label, given) in enumerate(zip(labels, predicted)) if label not in (-1, given)]
+    return tuple(sorted(wrong, key=lambda i: -confidence[i]))
 
 
 @dataclass(frozen=True)

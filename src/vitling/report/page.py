@@ -6,7 +6,6 @@ import base64
 import hashlib
 import json
 import math
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -30,21 +29,24 @@ class Section:
 
     id: str
     title: str
-    is_present: Callable[[ReportData], bool]
+    content: str = ""  # field of RunReport that some run must have; empty: the section is always present
+
+    def is_present(self, data: ReportData) -> bool:
+        return not self.content or any(getattr(run, self.content) for run in data.runs)
 
 
 SECTIONS = (
-    Section("answer", "Result", lambda data: True),
-    Section("curves", "Training", lambda data: any(run.curves for run in data.runs)),
-    Section("map", "Map of the images", lambda data: any(run.images for run in data.runs)),
-    Section("errors", "Mistakes", lambda data: any(run.errors for run in data.runs)),
-    Section("suspects", "Suspicious labels", lambda data: any(run.suspects for run in data.runs)),
-    Section("dense", "Classes and worst images", lambda data: any(run.dense for run in data.runs)),
-    Section("attention", "Attention", lambda data: any(run.attention for run in data.runs)),
-    Section("matches", "Matching regions", lambda data: any(run.matches for run in data.runs)),
-    Section("views", "Training views", lambda data: any(run.views for run in data.runs)),
-    Section("settings", "Settings and reasons", lambda data: any(run.stages for run in data.runs)),
-    Section("again", "Reproduce this run", lambda data: True),
+    Section("answer", "Result"),
+    Section("curves", "Training", "curves"),
+    Section("map", "Map of the images", "images"),
+    Section("errors", "Mistakes", "errors"),
+    Section("suspects", "Suspicious labels", "suspects"),
+    Section("dense", "Classes and worst images", "dense"),
+    Section("attention", "Attention", "attention"),
+    Section("matches", "Matching regions", "matches"),
+    Section("views", "Training views", "views"),
+    Section("settings", "Settings and reasons", "stages"),
+    Section("again", "Reproduce this run"),
 )
 
 
@@ -113,8 +115,7 @@ def _make_charts(data: ReportData) -> dict[str, Chart]:
     charts: list[Chart | None] = [*specs.make_score_charts(data.runs), *specs.make_curve_charts(data.runs)]
     for i, run in enumerate(data.runs):
         if run.errors is not None:
-            charts.append(make_confusion_chart(run.errors, run.class_names, i))
-            charts.append(specs.make_class_chart(run.errors, i))
+            charts += [make_confusion_chart(run.errors, run.class_names, i), specs.make_class_chart(run.errors, i)]
             charts.append(specs.make_reliability_chart(run.errors.reliability, i))
     return {chart.id: chart for chart in charts if chart is not None}
 

@@ -26,6 +26,7 @@ _LOSS = "training loss"
 _ORDER = (_LOSS, *(name for key, name in _NAMES.items() if key != "lr"), _NAMES["lr"])
 _EPOCHS = {"format": "d", "tickMinStep": 1, "tickCount": 6, "grid": False, "labelFlush": False, "labelSeparation": 8}
 _NOT_TERMS = ("lr", "grad_norm", "images_per_second", "data_wait")
+_SHARE: Spec = {"type": "quantitative", "scale": {"domain": [0, 1]}, "axis": {"format": ".0%", "tickCount": 5}}
 _FRACTIONS = ("top1", "mean_average_precision", "mean_iou", "box_ap", "mask_ap")
 
 
@@ -36,6 +37,20 @@ class Column:
     field: str
     title: str
     format: str = ""  # of d3; empty: text, or a number as it is
+
+
+def make_columns(*fields: tuple[str, ...]) -> tuple[Column, ...]:
+    return tuple(Column(*one) for one in fields)
+
+
+def make_tooltip(*fields: tuple[str, ...]) -> list[Spec]:
+    """List what a mark shows under the pointer; each has a field, a title and, if it is not text, a format of d3."""
+    return [dict(zip(("field", "title", "format"), one)) for one in fields]
+
+
+def make_spec(values: list[Spec], height: int, **content: Any) -> Spec:
+    """Specify a chart of these rows, as wide as the page."""
+    return {"data": {"values": values}, "width": "container", "height": height, **content}
 
 
 @dataclass(frozen=True)
@@ -116,26 +131,15 @@ def _make_curve_chart(stage: str, group: str, curves: list[tuple[str, Curve]], r
         if several:  # a run has the same colour in every chart, whichever other runs are in it
             line["scale"] = {"domain": list(dict.fromkeys(runs))}
         encoding |= {"color": line, "strokeDash": line}
-    spec = {
-        "data": {"values": values},
-        "width": "container",
-        "height": 190,
-        "mark": {"type": "line", "point": {"size": 14} if len(values) <= 60 * len(lines) else False, "clip": True},
-        "encoding": encoding,
-    }
-    last = "; ".join(f"{line} ends at {_last_value(values, line):.4g}" for line in lines)
-    columns = (
-        *((Column("line", "run" if several else "term"),) if are_named else ()),
-        Column("epoch", "epoch", "~g"),
-        Column("value", group, ".2%" if is_fraction else ".5~g"),
-    )
+    mark = {"type": "line", "point": {"size": 14} if len(values) <= 60 * len(lines) else False, "clip": True}
+    spec = make_spec(values, 190, mark=mark, encoding=encoding)
+    ends = {row["line"]: row["value"] for row in values}
+    last = "; ".join(f"{line} ends at {value:.4g}" for line, value in ends.items())
+    named = [("line", "run" if several else "term")] if are_named else []
+    columns = make_columns(*named, ("epoch", "epoch", "~g"), ("value", group, ".2%" if is_fraction else ".5~g"))
     slug = "-".join(f"curve {stage} {group}".lower().split())
     told = f"{title} over {values[-1]['epoch']:g} epochs. {last}."
     return Chart(slug, title, told, spec, columns, is_detail=group not in _ORDER)
-
-
-def _last_value(values: list[Spec], line: str) -> float:
-    return next(row["value"] for row in reversed(values) if row["line"] == line)
 
 
 def make_score_charts(runs: Sequence[RunReport]) -> list[Chart]:
@@ -156,7 +160,7 @@ def _make_score_chart(metric: str, shown: list[tuple[str, Score]]) -> Chart:
     has_intervals = any("low" in row for row in values)
     y = {"field": "run", "type": "nominal", "title": None, "sort": None, "axis": {"labelLimit": 160}}
     x = {"type": "quantitative", "title": metric, "scale": {"zero": False, "nice": True}, "axis": {"format": ".0%"}}
-    tooltip = [{"field": "run"}, {"field": "value", "title": metric, "format": ".1%"}, {"field": "images"}]
+    tooltip = make_tooltip(("run",), ("value", metric, ".1%"), ("images",))
     intervals = {
         "transform": [{"filter": "isValid(datum.low)"}],
         "mark": {"type": "rule", "strokeWidth": 2},
@@ -166,19 +170,10 @@ def _make_score_chart(metric: str, shown: list[tuple[str, Score]]) -> Chart:
         "mark": {"type": "point", "filled": True, "size": 90},
         "encoding": {"y": y, "x": x | {"field": "value"}, "tooltip": tooltip},
     }
-    spec = {
-        "data": {"values": values},
-        "width": "container",
-        "height": 30 * len(values),
-        "layer": [intervals, points] if has_intervals else [points],
-    }
-    columns = (
-        Column("run", "run"),
-        Column("split", "evaluated on"),
-        Column("images", "images", ","),
-        Column("value", metric, ".2%"),
-        *((Column("low", "95 % from", ".2%"), Column("high", "to", ".2%")) if has_intervals else ()),
-    )
+    spec = make_spec(values, 30 * len(values), layer=[intervals, points] if has_intervals else [points])
+    bounds = [("low", "95 % from", ".2%"), ("high", "to", ".2%")] if has_intervals else []
+    scores = ("split", "evaluated on"), ("images", "images", ","), ("value", metric, ".2%")
+    columns = make_columns(("run", "run"), *scores, *bounds)
     told = "; ".join(f"{row['run']}: {row['value']:.1%}" for row in values)
     described = f"{metric} of each run{' with its 95 % interval' if has_intervals else ''}. {told}."
     slug = "-".join(f"scores {metric}".lower().split())
@@ -218,36 +213,17 @@ def make_class_chart(errors: Errors, run: int) -> Chart | None:
         for i, c in enumerate(ranked)
     ]
     shown = min(HARDEST, len(ranked))
-    spec = {
-        "data": {"values": values},
-        "transform": [{"filter": f"datum.i < {shown}"}],
-        "width": "container",
-        "height": 22 * shown,
-        "mark": {"type": "bar", "cornerRadiusEnd": 2},
-        "encoding": {
-            "y": {"field": "class", "type": "nominal", "sort": None, "title": None, "axis": {"labelLimit": 150}},
-            "x": {
-                "field": "recall",
-                "type": "quantitative",
-                "title": "recall",
-                "scale": {"domain": [0, 1]},
-                "axis": {"format": ".0%", "tickCount": 5},
-            },
-            "tooltip": [
-                {"field": "class"},
-                {"field": "recall", "format": ".1%"},
-                {"field": "precision", "format": ".1%"},
-                {"field": "images"},
-            ],
-        },
+    name, images = ("class", "class"), ("images", "images", ",")
+    ratios = ("recall", "recall", ".1%"), ("precision", "precision", ".1%")
+    encoding = {
+        "y": {"field": "class", "type": "nominal", "sort": None, "title": None, "axis": {"labelLimit": 150}},
+        "x": _SHARE | {"field": "recall", "title": "recall"},
+        "tooltip": make_tooltip(name, *ratios, ("images",)),
     }
+    hardest, mark = [{"filter": f"datum.i < {shown}"}], {"type": "bar", "cornerRadiusEnd": 2}
+    spec = make_spec(values, 22 * shown, transform=hardest, mark=mark, encoding=encoding)
     told = "; ".join(f"{c.name} {c.recall:.0%}" for c in ranked[:3])
-    columns = (
-        Column("class", "class"),
-        Column("images", "images", ","),
-        Column("recall", "recall", ".1%"),
-        Column("precision", "precision", ".1%"),
-    )
+    columns = make_columns(name, images, *ratios)
     title = "Hardest classes" if shown < len(ranked) else "Classes, the hardest first"
     return Chart(f"classes-{run}", title, f"Recall by class, lowest first: {told}.", spec, columns)
 
@@ -261,57 +237,26 @@ def make_reliability_chart(reliability: Sequence[Reliability], run: int) -> Char
     ]
     if not values:
         return None
-    scale = {"domain": [0, 1]}
-    axis = {"format": ".0%", "tickCount": 5}
     legend = {"orient": "bottom", "title": None, "symbolType": "circle"}
     line = {"field": "line", "type": "nominal", "sort": None, "legend": legend}
-    spec = {
-        "data": {"values": values},
-        "width": "container",
-        "height": 300,
-        "layer": [
-            {
-                "data": {"values": [{"at": 0}, {"at": 1}]},
-                "mark": {"type": "line", "strokeDash": [4, 4], "strokeWidth": 1, "color": "gray", "point": False},
-                "encoding": {
-                    "x": {"field": "at", "type": "quantitative"},
-                    "y": {"field": "at", "type": "quantitative"},
-                },
-            },
-            {
-                "mark": {"type": "line", "point": {"size": 50}},
-                "encoding": {
-                    "x": {
-                        "field": "confidence",
-                        "type": "quantitative",
-                        "title": "confidence",
-                        "scale": scale,
-                        "axis": axis,
-                    },
-                    "y": {
-                        "field": "accuracy",
-                        "type": "quantitative",
-                        "title": "accuracy",
-                        "scale": scale,
-                        "axis": axis,
-                    },
-                    "color": line,
-                    "strokeDash": line,
-                    "tooltip": [
-                        {"field": "line", "title": "probabilities"},
-                        {"field": "confidence", "format": ".1%"},
-                        {"field": "accuracy", "format": ".1%"},
-                        {"field": "images"},
-                    ],
-                },
-            },
-        ],
+    at = {"field": "at", "type": "quantitative"}
+    diagonal = {
+        "data": {"values": [{"at": 0}, {"at": 1}]},
+        "mark": {"type": "line", "strokeDash": [4, 4], "strokeWidth": 1, "color": "gray", "point": False},
+        "encoding": {"x": at, "y": at},
+    }
+    name, accuracy = ("line", "probabilities"), ("accuracy", "accuracy", ".1%")
+    lines = {
+        "mark": {"type": "line", "point": {"size": 50}},
+        "encoding": {
+            "x": _SHARE | {"field": "confidence", "title": "confidence"},
+            "y": _SHARE | {"field": "accuracy", "title": "accuracy"},
+            "color": line,
+            "strokeDash": line,
+            "tooltip": make_tooltip(name, ("confidence", "confidence", ".1%"), accuracy, ("images",)),
+        },
     }
     told = "; ".join(f"{one.name}: calibration error {one.error:.3f}" for one in reliability)
-    columns = (
-        Column("line", "probabilities"),
-        Column("confidence", "mean confidence", ".1%"),
-        Column("accuracy", "accuracy", ".1%"),
-        Column("images", "images", ","),
-    )
+    columns = make_columns(name, ("confidence", "mean confidence", ".1%"), accuracy, ("images", "images", ","))
+    spec = make_spec(values, 300, layer=[diagonal, lines])
     return Chart(f"reliability-{run}", "Reliability", f"Accuracy by confidence. {told}.", spec, columns)

@@ -50,15 +50,11 @@ def _draw_sheet(group: list[Image]) -> Image:
 
     rows = -(-len(group) // COLUMNS)
     sheet = Image.new("RGB", (COLUMNS * SIDE, rows * SIDE))
-    for image, corner in zip(group, _list_corners()):
-        sheet.paste(image.resize((SIDE, SIDE)) if image.size != (SIDE, SIDE) else image, corner)
-    return sheet
-
-
-def _list_corners() -> Iterator[tuple[int, int]]:
-    for i in range(PER_SHEET):
+    for i, image in enumerate(group):
         row, column = divmod(i, COLUMNS)
-        yield column * SIDE, row * SIDE
+        tile = image.resize((SIDE, SIDE)) if image.size != (SIDE, SIDE) else image
+        sheet.paste(tile, (column * SIDE, row * SIDE))
+    return sheet
 
 
 def _encode(image: Image, quality: int) -> bytes:

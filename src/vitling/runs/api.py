@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from html import escape
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import quote
 
 from vitling.evaluation.bundle import find_bundle, load
+from vitling.evaluation.config import Weights
 from vitling.evaluation.intervals import wilson_interval
 from vitling.evaluation.model import Model
 from vitling.formatting import shorten_list
@@ -110,24 +111,26 @@ class Result(dict[str, Any]):
         """The model of the last epoch, loaded from the run."""
         return load_model(self.run)
 
+    def describe(self) -> str:
+        return "nothing held out" if self.figures is None else self.figures.describe(self.split or "")
+
     def __repr__(self) -> str:
-        found = "nothing held out" if self.figures is None else self.figures.describe(self.split or "")
-        return f"<Result of {self.run}: {self.get('backbone')}, {self.get('images', 0):,} images, {found}>"
+        images = f"{self.get('images', 0):,} images"
+        return f"<Result of {self.run}: {self.get('backbone')}, {images}, {self.describe()}>"
 
     def _repr_html_(self) -> str:
         """Show the main figures, the curves and a link to the report in a notebook."""
-        found = "nothing held out" if self.figures is None else self.figures.describe(self.split or "")
         path = self.run / "metrics.jsonl"
         curves = {curve.name: list(zip(curve.epochs, curve.values)) for curve in read_curves("", path)}
         shown = {name: curves[name] for name in CURVES if name in curves}
         network = f"{self.get('backbone')} at {self.get('size')} px, {self.get('images', 0):,} training images"
-        return f"<b>{escape(found)}</b><br>{escape(network)}<br>{_link(self.report)}{draw_curves(shown)}"
+        return f"<b>{escape(self.describe())}</b><br>{escape(network)}<br>{_link(self.report)}{draw_curves(shown)}"
 
 
 class TrainedModel(Model):
     """A model that knows its folder, so that it can be evaluated as on the command line."""
 
-    def __init__(self, model: Model, path: str | os.PathLike[str], weights: Literal["last", "best"]):
+    def __init__(self, model: Model, path: str | os.PathLike[str], weights: Weights):
         super().__init__(model.backbone, model.head, model.meta, model.device, model.trust)
         self.path, self.weights = Path(path), weights
 
@@ -151,7 +154,7 @@ def _link(report: Path | None) -> str:
 class TrainedDenseModel(DenseModel):
     """A detector or segmentation network that knows its folder, so that it can be evaluated as on the command line."""
 
-    def __init__(self, model: DenseModel, path: str | os.PathLike[str], weights: Literal["last", "best"]):
+    def __init__(self, model: DenseModel, path: str | os.PathLike[str], weights: Weights):
         super().__init__(model.objective, model.meta)
         self.path, self.weights = Path(path), weights
 
@@ -177,7 +180,7 @@ def _render_model(model: TrainedModel | TrainedDenseModel) -> str:
 
 
 def load_model(
-    path: str | os.PathLike[str], weights: Literal["last", "best"] = "last", device: str = "cpu"
+    path: str | os.PathLike[str], weights: Weights = "last", device: str = "cpu"
 ) -> TrainedModel | TrainedDenseModel:
     if (folder := find_dense(path, weights)) is not None:
         return TrainedDenseModel(load_dense(folder, device), path, weights)

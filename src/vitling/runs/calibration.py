@@ -23,14 +23,9 @@ from vitling.data.look_alikes import group_look_alikes
 from vitling.data.store import Store
 from vitling.errors import InvalidFile
 from vitling.evaluation.classify import get_labels
-from vitling.evaluation.familiarity import (
-    DISTANCES,
-    compute_features,
-    compute_logits_and_features,
-    fit_familiarity,
-)
+from vitling.evaluation.familiarity import DISTANCES, compute_features, compute_logits_and_features, fit_familiarity
 from vitling.evaluation.trust import Calibration
-from vitling.files import atomic_write
+from vitling.files import write_file
 from vitling.loading import read_safetensors
 from vitling.methods.supervised.loss import Supervised
 from vitling.runs.images import Stores
@@ -44,7 +39,7 @@ from vitling.training.rundir import RunDirectory
 FOLDER, FILE = "calibration", "calibration.safetensors"
 SHARE = 0.25  # of the run's epochs
 HELD_OUT = 0.2  # of the images
-TWIN_WORK = SHARE * (1 - HELD_OUT)  # images trained, in runs
+TWIN_WORK = SHARE * (1 - HELD_OUT)  # training of the twin, as a multiple of the run's
 
 Build = Callable[[LabelledConfig], Supervised]
 
@@ -64,7 +59,8 @@ def calibrate(
         return None
     path, log = run.directory.path / FILE, run.directory.log
     if is_larger_size(config):
-        return _take_over(Path(config.from_ or "") / FILE)
+        smaller = Path(config.from_ or "") / FILE  # its distances are of the features at the smaller size
+        return replace(load_calibration(smaller), distances=None) if smaller.exists() else None
     if path.exists():
         _delete_twin(run)  # the start that wrote the file may have been killed before it did so
         return load_calibration(path)
@@ -89,8 +85,7 @@ def calibrate(
     own = deadline and deadline.share(TWIN_WORK / (1 + TWIN_WORK), SHARE, add_compile_time=True)
     calibration = _train_twin(twin, stores.train, held, build, run, own)
     if run.directory.writes:
-        with atomic_write(path) as file:
-            file.write(save({name: value.contiguous() for name, value in vars(calibration).items()}))
+        write_file(path, save({name: value.contiguous() for name, value in vars(calibration).items()}))
     _delete_twin(run)
     return calibration
 
@@ -135,11 +130,6 @@ def is_larger_size(config: LabelledConfig) -> bool:
     return (
         isinstance(config, FinetuneConfig) and config.keep_head and Path(config.from_ or "") == Path(config.out).parent
     )
-
-
-def _take_over(path: Path) -> Calibration | None:
-    """Return the outputs of the twin at the smaller size, without its distances: those are of other features."""
-    return replace(load_calibration(path), distances=None) if path.exists() else None
 
 
 def _train_twin(

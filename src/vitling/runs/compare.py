@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vitling.errors import UserError
-from vitling.evaluation.comparison import RunGroup, Weights, compare_pair, rank_runs
+from vitling.evaluation.comparison import compare_pair, rank_runs
+from vitling.evaluation.config import Weights
+from vitling.evaluation.intervals import summarise_values
 from vitling.files import check_writable, write_json
 from vitling.loading import read_record
 from vitling.metric_names import primary_metric
@@ -39,7 +41,7 @@ def compare(
         "weights": weights,
         "images": len(ranked[0].predictions[0]),
         "metric": primary_metric(ranked[0].is_multi_label),
-        "runs": [_summarise(group) for group in ranked],
+        "runs": [{"run": group.name, **summarise_values(group.values)} for group in ranked],
         "differences": [compare_pair(better, worse) for better, worse in pairwise(ranked)],
     }
     if out:
@@ -52,7 +54,3 @@ def _check_classifiers(run: str, folders: list[Path]) -> None:
     results = (folder / "result.json" for folder in folders)
     if any(read_record(path, RunResult).get("task") in ("detect", "segment") for path in results if path.exists()):
         raise UserError(f"compare is for classifiers; {run} detects or segments. See `vitling evaluate {run} DATA`.")
-
-
-def _summarise(group: RunGroup) -> dict[str, Any]:
-    return {"run": group.name, "values": group.values, "mean": group.mean, "deviation": group.std}

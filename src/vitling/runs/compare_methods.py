@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from vitling.backbones.backbone import make_entry
 from vitling.console import Log, is_main_process
@@ -21,7 +21,7 @@ from vitling.formatting import format_count
 from vitling.loading import read_record
 from vitling.methods import METHODS
 from vitling.metric_names import primary_metric
-from vitling.records import ComparisonResult, RunResult
+from vitling.records import RunResult
 from vitling.runs.group import load_request, require_resume_or_overwrite, store_request
 from vitling.runs.images import check_labels, gather_stage_facts
 from vitling.runs.train import train
@@ -38,6 +38,16 @@ DEFAULT_HOLD_OUT = "0.2"
 BASELINE = "supervised"  # labels only: what pre-training has to beat
 
 Row = dict[str, Any]
+
+
+class ComparisonRow(TypedDict):
+    method: str
+
+
+class ComparisonResult(TypedDict):
+    """comparison.json."""
+
+    rows: list[ComparisonRow]
 
 
 def compare_methods(config: ComparisonConfig) -> dict[str, Any]:
@@ -161,11 +171,8 @@ def _describe_stages(config: TrainConfig, result: dict[str, Any]) -> Row:
 def _read_rows(config: ComparisonConfig) -> dict[str, Row]:
     """Return the rows of a resumed comparison, so that another stop loses none of them."""
     path = Path(config.out) / RESULT
-    return (
-        {row["method"]: row for row in read_record(path, ComparisonResult)["rows"]}
-        if config.resume and path.exists()
-        else {}
-    )
+    known = read_record(path, ComparisonResult)["rows"] if config.resume and path.exists() else []
+    return {row["method"]: row for row in known}
 
 
 def _write(config: ComparisonConfig, rows: list[Row]) -> None:

@@ -18,9 +18,9 @@ from vitling.runs.dense_model import LONGEST_FACTOR, DenseMeta, DenseModel, buil
 from vitling.runs.dense_pictures import FOLDER, draw_worst
 from vitling.runs.images import Stores
 from vitling.runs.network import build_backbone
-from vitling.runs.opening import OpenRun, open_run, start_processes
-from vitling.runs.report import report_run
-from vitling.runs.stage import begin, summarise_fit
+from vitling.runs.opening import OpenRun
+from vitling.runs.report import train_and_report
+from vitling.runs.stage import begin, evaluate_weights, open_test, summarise_fit
 from vitling.runs.timing import Clock, fit_to_time
 from vitling.settings.dense import DenseConfig, DetectConfig, SegmentConfig
 from vitling.settings.facts import Facts
@@ -32,19 +32,12 @@ from vitling.training.result import FitResult
 def train_dense(request: DetectConfig | SegmentConfig) -> dict[str, Any]:
     """Train a detector or a segmentation network, evaluate it, and return what result.json contains."""
     verb = "detect" if isinstance(request, DetectConfig) else "segment"
-    with start_processes(request, verb) as processes, open_run(request, verb, processes) as run:
-        if run.result:
-            report_run(run, run.result)
-            return run.result
-        clock = Clock()
-        result = run.finish(_train(_prepare(run), run, clock))
-        report_run(run, result)
-        return result
+    return train_and_report(request, verb, _train)
 
 
 @dataclass
-class _Job:
-    """Everything that training needs, before the pace is measured."""
+class _Stage:
+    """Everything that training a detector or a segmentation network needs, before the pace is measured."""
 
     resolved: Resolved[Any]
     facts: Facts
@@ -65,7 +58,7 @@ class _Job:
         return self.build(config, copy.deepcopy(self.backbone))
 
 
-def _prepare(run: OpenRun[Any]) -> _Job:
+def _prepare(run: OpenRun[Any]) -> _Stage:
     """Resolve the settings, build the network and decode the images."""
     splits = open_dense(run.draft.config)
     facts = splits.gather_facts(run.has_gpu, find_start(run.draft.config))
@@ -77,7 +70,7 @@ def _prepare(run: OpenRun[Any]) -> _Job:
     stores = begin(resolved, splits.plain, backbone, run)
     train = match_store(splits.train, stores.train)
     meta = make_meta(config, train, stores.train)
-    return _Job(resolved, facts, backbone, splits, stores, train, make_targets(config, train, stores.train), meta)
+    return _Stage(resolved, facts, backbone, splits, stores, train, make_targets(config, train, stores.train), meta)
 
 
 def _has_masks(config: DenseConfig, train: AnnotatedSplit) -> bool:
@@ -111,74 +104,71 @@ def make_meta(config: Any, train: AnnotatedSplit, store: Store) -> DenseMeta:
     )
 
 
-def _train(job: _Job, run: OpenRun[Any], clock: Clock) -> dict[str, Any]:
-    """Train, evaluate the last and the best weights, save both; return the entries of result.json."""
-    stores = job.stores
-    resolved, deadline = fit_to_time(job.resolved, job.facts, job.build_trial, stores, run, clock)
+def _train(run: OpenRun[Any]) -> dict[str, Any]:
+    """Train, evaluate the last and the best weights, save both; return what result.json contains."""
+    clock, stage = Clock(), _prepare(run)
+    stores = stage.stores
+    resolved, deadline = fit_to_time(stage.resolved, stage.facts, stage.build_trial, stores, run, clock)
     config = resolved.config
-    objective = job.build(config, job.backbone)
-    _introduce(job, config, objective, run)
+    objective = stage.build(config, stage.backbone)
+    _introduce(stage, config, objective, run)
     run.write_settings(resolved)
-    val = None if stores.val is None or job.splits.val is None else match_store(job.splits.val, stores.val)
-    watchers = [] if val is None or stores.val is None else [ScoreWatcher(job.meta, stores.val, val, config.eval_every)]
+    held = stores.val
+    val = None if held is None or stage.splits.val is None else match_store(stage.splits.val, held)
+    watchers = [] if held is None or val is None else [ScoreWatcher(stage.meta, held, val, config.eval_every)]
     fit_config = config.fit_config(best=watchers[0].metric if watchers else None)
     fitted = fit(
         objective, stores.train, fit_config, watchers, run=run.directory, processes=run.processes, deadline=deadline
     )
-    return _conclude(job, config, objective, val, fitted, run)
+    return run.finish(_conclude(stage, config, objective, val, fitted, run))
 
 
-def _introduce(job: _Job, config: DenseConfig, objective: DenseObjective, run: OpenRun) -> None:
+def _introduce(stage: _Stage, config: DenseConfig, objective: DenseObjective, run: OpenRun) -> None:
     parts = list(objective.parameters())
     trained = sum(p.numel() for p in parts if p.requires_grad) / sum(p.numel() for p in parts)
     frozen = "" if trained > 0.999 else f", {trained:.0%} of them trained"
-    held_out = f", {len(job.stores.val)} held out" if job.stores.val else ", none held out"
-    what = f"{job.meta.model} on {config.backbone} at {config.size} px"
+    held_out = f", {len(stage.stores.val)} held out" if stage.stores.val else ", none held out"
+    what = f"{stage.meta.model} on {config.backbone} at {config.size} px"
     run.directory.log.info(
-        f"{len(job.stores.train)} images{held_out}, {len(job.meta.class_names)} classes; {what}, "
-        f"{sum(p.numel() for p in parts) / 1e6:.2f} M parameters{frozen}; {job.stores.describe()}"
+        f"{len(stage.stores.train)} images{held_out}, {len(stage.meta.class_names)} classes; {what}, "
+        f"{sum(p.numel() for p in parts) / 1e6:.2f} M parameters{frozen}; {stage.stores.describe()}"
     )
 
 
 def _conclude(
-    job: _Job, config: Any, objective: DenseObjective, val: AnnotatedSplit | None, fitted: FitResult, run: OpenRun
+    stage: _Stage, config: Any, objective: DenseObjective, val: AnnotatedSplit | None, fitted: FitResult, run: OpenRun
 ) -> dict[str, Any]:
     """Evaluate and save the last epoch's weights and the best ones; return the entries of result.json."""
-    stores, directory, log = job.stores, run.directory, run.directory.log
-    candidates: list[tuple[str, str, int, Any]] = [("last", "model", fitted.epochs, None)]
-    if fitted.best:
-        candidates.append(("best", "best", fitted.best.epoch, fitted.best.weights))
-    pairs = [("val", stores.val, val)]
-    if stores.splits.has_test and job.splits.test is not None:
-        test = stores.open_test(f"final evaluation of {' and '.join(name for name, *_ in candidates)}")
-        pairs.append(("test", test, match_store(job.splits.test, test)))
-    found: dict[str, dict[str, SplitScores]] = {}
-    model = DenseModel(objective, job.meta)
-    for name, folder, epoch, weights in candidates:
-        if weights is not None and epoch == fitted.epochs:
-            found[name] = found["last"]
-        else:
-            if weights is not None:
-                objective.load_state_dict(weights)
-            objective.eval()
-            found[name] = {}
-            for split, store, annotated in pairs:
-                if store is not None and annotated is not None:
-                    with log.progress(f"Evaluating {name} on {split}", len(store)) as progress:
-                        found[name][split] = evaluate_store(model, store, annotated, progress)
-                    if name == "last" and directory.writes:
-                        draw_worst(directory.path / FOLDER, found[name][split], annotated, split, config.data)
+    stores, directory, log = stage.stores, run.directory, run.directory.log
+    model, pairs = DenseModel(objective, stage.meta), {"val": (stores.val, val)}
+    if (test := open_test(stores, fitted)) is not None and stage.splits.test is not None:
+        pairs["test"] = test, match_store(stage.splits.test, test)
+
+    def evaluate(name: str, epoch: int) -> tuple[int, dict[str, SplitScores]]:
+        scores = {}
+        for split, (store, annotated) in pairs.items():
+            if store is not None and annotated is not None:
+                with log.progress(f"Evaluating {name} on {split}", len(store)) as progress:
+                    scores[split] = evaluate_store(model, store, annotated, progress)
+                if name == "last" and directory.writes:
+                    draw_worst(directory.path / FOLDER, scores[split], annotated, split, config.data)
+        return epoch, scores
+
+    def save(folder: str, found: Any) -> None:
         if directory.writes:
             save_dense(directory.path / folder, model)
-    directory.write("evaluation.json", {name: {s: e.full for s, e in splits.items()} for name, splits in found.items()})
+
+    found = evaluate_weights(objective, fitted, evaluate, save)
+    full = {name: {split: one.full for split, one in scores.items()} for name, (_, scores) in found.items()}
+    directory.write("evaluation.json", full)
     return {
         **summarise_fit(config, stores, fitted),
-        "method": job.meta.model,
-        "task": job.meta.task,
+        "method": stage.meta.model,
+        "task": stage.meta.task,
         "parameters": sum(p.numel() for p in objective.parameters()),
-        "categories": len(job.meta.class_names),
+        "categories": len(stage.meta.class_names),
         **{
-            name: {"epoch": epoch, **{split: scores.short for split, scores in found[name].items()}}
-            for name, _, epoch, _ in candidates
+            name: {"epoch": epoch, **{split: one.short for split, one in scores.items()}}
+            for name, (epoch, scores) in found.items()
         },
     }

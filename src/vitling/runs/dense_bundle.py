@@ -5,16 +5,14 @@ from __future__ import annotations
 import os
 from dataclasses import asdict
 from pathlib import Path
-from typing import Literal
 
 import torch
-from safetensors.torch import save
 
 from vitling.backbones.saved import build_saved
 from vitling.backbones.transfer import check_finite, check_tensors
 from vitling.errors import InvalidFile, UserError
-from vitling.evaluation.bundle import CONFIG, WEIGHTS, find_bundle, is_dense, read_config
-from vitling.files import atomic_write, write_json
+from vitling.evaluation.bundle import CONFIG, WEIGHTS, find_bundle, is_dense, read_config, write_network
+from vitling.evaluation.config import Weights
 from vitling.loading import convert, read_safetensors
 from vitling.ranges import check_ranges
 from vitling.runs.dense_model import DenseMeta, DenseModel, build_objective
@@ -24,17 +22,14 @@ _BACKBONE = "backbone.timm_model."  # start of the names of the backbone's tenso
 
 
 def save_dense(folder: Path, model: DenseModel) -> None:
-    """Write a model folder; config.json comes last, so a folder that has one is complete."""
+    """Write a model folder."""
     backbone = model.objective.backbone
-    tensors = {name: value.detach().cpu().contiguous() for name, value in model.objective.state_dict().items()}
-    with atomic_write(folder / WEIGHTS) as file:
-        file.write(save(tensors, metadata={"format": "pt"}))
     about = {"backbone": backbone.name, **asdict(model.meta)}
     network = {"architecture": backbone.architecture, "model_args": backbone.model_args}
-    write_json(folder / CONFIG, {**network, "vitling": about})
+    write_network(folder, model.objective.state_dict(), {**network, "vitling": about})
 
 
-def find_dense(path: str | os.PathLike, weights: Literal["last", "best"] = "last") -> Path | None:
+def find_dense(path: str | os.PathLike, weights: Weights = "last") -> Path | None:
     """Return the model folder of a run if it detects or segments, else None."""
     folder = find_bundle(path, weights)
     return folder if is_dense(read_config(folder)) else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +28,7 @@ def draw_worst(folder: Path, scores: SplitScores, split: AnnotatedSplit, name: s
         picture = draw_beside_truth(image, found, split, i)
         file = f"{name}-worst-{rank}.jpg"
         with atomic_write(folder / file) as out:
-            out.write(_encode_jpeg(picture))
+            picture.save(out, "JPEG", quality=85)
         listed.append({"file": file, "image": split.dataset.keys[i], "split": name, "score": round(score, 4)})
     write_json(folder / f"{name}-{LIST}", listed)
 
@@ -45,9 +44,3 @@ def draw_beside_truth(image: Image.Image, found: Detections | np.ndarray, split:
         assert split.read_mask is not None
         drawn = [draw_class_map(image, some, split.class_names) for some in (split.read_mask(i), found)]
     return place_side_by_side([shrink(one, SIDE) for one in drawn], ["annotated", "predicted"])
-
-
-def _encode_jpeg(picture: Image.Image) -> bytes:
-    buffer = io.BytesIO()
-    picture.convert("RGB").save(buffer, "JPEG", quality=85)
-    return buffer.getvalue()

@@ -13,14 +13,14 @@ from vitling.data.annotations.open import open_annotated
 from vitling.data.annotations.split import AnnotatedSplit
 from vitling.errors import UserError
 from vitling.evaluation.inputs import find_images
-from vitling.files import atomic_write, check_writable, write_json
+from vitling.files import atomic_write, check_writable, write_file, write_json
 from vitling.loading import convert, read_record
 from vitling.runs.dense_bundle import load_dense
 from vitling.runs.dense_evaluation import evaluate_store
 from vitling.runs.dense_images import describe_problems, match_store
 from vitling.runs.dense_model import BATCH, DenseModel, DensePrediction
 from vitling.runs.drawing import encode_class_map
-from vitling.runs.evaluate import decode_split, format_command, make_opening_recorder, was_trained_on
+from vitling.runs.evaluate import decode_split, format_command, make_opening_recorder, warn_if_trained_on
 from vitling.runs.origins import find_run
 from vitling.settings.evaluation import EvaluationConfig
 from vitling.training.processes import choose_device
@@ -51,8 +51,7 @@ def evaluate_dense(config: EvaluationConfig, folder: Path) -> dict[str, Any]:
         log.warning(note)
     if annotated.problems:
         log.warning(describe_problems(split, annotated))
-    if was_trained_on(config.run, config.source, split):
-        log.warning("The model was trained on these images, except those held out; expect lower scores on new images.")
+    warn_if_trained_on(config, split, log)
     store = decode_split(model, annotated.dataset, split, model.meta.data, config.allow_bad, log)
     with log.progress("Evaluating", len(store)) as progress:
         scores = evaluate_store(model, store, match_store(annotated, store), progress)
@@ -162,8 +161,7 @@ def _write_lists(out: Path, model: DenseModel, listed: list[dict[str, Any]]) -> 
     if model.meta.task == "segment":
         write_json(out / CLASSES, dict(enumerate(model.class_names)))
         return
-    with atomic_write(out / DETECTIONS, "w") as file:
-        file.write(json.dumps(listed) + "\n")
+    write_file(out / DETECTIONS, json.dumps(listed) + "\n")
 
 
 def _name_files(images: Sequence[Path]) -> list[str]:

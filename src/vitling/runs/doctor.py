@@ -7,7 +7,7 @@ the others. With --folds, the second stage is trained again instead.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +30,7 @@ from vitling.evaluation.suspects import (
     PROBABILITIES,
     SHEET,
     SUMMARY,
-    Suspect,
+    Diagnosis,
     draw_suspects,
     list_suspects,
     write_probabilities,
@@ -44,27 +44,6 @@ from vitling.runs.origins import find_label_free, read_settings
 from vitling.settings.config import LabelledConfig
 from vitling.settings.doctor import DoctorConfig
 from vitling.training.processes import choose_device
-
-
-@dataclass(frozen=True)
-class Diagnosis:
-    """Findings of a check of labels, as in labels.json."""
-
-    source: str
-    images: int
-    classes: int
-    unchecked: int  # images that every classifier was trained on, because their class has no others
-    method: str
-    agreement: float  # fraction of the checked labels that are the most probable class
-    expected_wrong: float  # by the confident joint
-    suspects: list[Suspect]
-    csv: str
-    sheet: str
-
-    @property
-    def is_weak(self) -> bool:
-        """Return whether the classifiers are too weak to tell wrong labels from difficult images."""
-        return self.agreement < LOW_AGREEMENT
 
 
 def diagnose(config: DoctorConfig) -> Diagnosis:
@@ -83,12 +62,13 @@ def diagnose(config: DoctorConfig) -> Diagnosis:
     if config.folds:
         if not isinstance(settings, LabelledConfig):
             raise UserError(f"--folds trains a second stage again, and {run} has none. Leave it out.")
-        dataset, probabilities, store = predict_by_folds(config, settings, splits, start, out, log)
+        store, probabilities = predict_by_folds(config, settings, splits, start, out, log)
         method = f"second stage trained {config.folds} times"
     else:
         assert start is not None
         store, probabilities = _predict_by_features(config, start, settings.data, splits, log)
-        dataset, method = store.dataset, f"logistic regression and k-NN on {start}, {FOLDS} folds"
+        method = f"logistic regression and k-NN on {start}, {FOLDS} folds"
+    dataset = store.dataset
     assert dataset.labels is not None
     known = np.flatnonzero(~np.isnan(probabilities).any(axis=1))
     if len(known) < len(dataset):

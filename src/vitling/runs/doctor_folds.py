@@ -14,7 +14,7 @@ from torch import Tensor
 
 from vitling import data
 from vitling.console import Log
-from vitling.data.dataset import Dataset, Splits
+from vitling.data.dataset import Splits
 from vitling.data.sources import read_source
 from vitling.data.sources.corrections import hash_labels
 from vitling.data.sources.schemes import READERS
@@ -38,10 +38,10 @@ _AT_ONCE = 3  # on a GPU: one starts while another trains
 
 def predict_by_folds(
     config: DoctorConfig, settings: LabelledConfig, splits: Splits, start: Path | None, out: Path, log: Log
-) -> tuple[Dataset, np.ndarray, Store]:
+) -> tuple[Store, np.ndarray]:
     """Train all folds and classify each fold with the network that was trained without it.
 
-    Returns the images, their probabilities [N, C] (NaN: in no fold) and their decoded pixels.
+    Returns the decoded images and their probabilities [N, C] (NaN: in no fold).
     """
     out = out / "folds" / _name_folds(config, settings)
     dataset, source = splits.train, read_source(settings.source, settings.data, settings.labels)
@@ -53,8 +53,7 @@ def predict_by_folds(
         probabilities[[rows[int(row)] for row in fold_rows]] = found
     model = load(out / "fold-0", device="cpu")
     store = decode_split(model, dataset, "train", match_model_input(model, settings.data), True, log, splits.bad)
-    kept = [rows[int(row)] for row in store.dataset.rows]
-    return store.dataset, probabilities[kept], store
+    return store, probabilities[[rows[int(row)] for row in store.dataset.rows]]
 
 
 def _name_folds(config: DoctorConfig, settings: LabelledConfig) -> str:
@@ -98,7 +97,7 @@ def _train_fold(settings: LabelledConfig, folds: int, out: Path, start: str | No
     stage = make_fold_stage(settings, fold, folds, out / f"fold-{fold}", start)
     with init_processes(settings.loop.device) as processes, open_run(stage, "finetune", processes) as run:
         if not run.result:
-            run.finish(finetune_in(run))
+            finetune_in(run)
 
 
 def _predict_fold(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 
@@ -24,7 +24,6 @@ from vitling.evaluation.model import Model
 from vitling.files import check_writable, write_json
 from vitling.formatting import shorten_list
 from vitling.loading import read_record
-from vitling.records import DataSettings
 from vitling.runs.origins import find_run, is_same_data, strip_val
 from vitling.settings.evaluation import EvaluationConfig
 from vitling.training.processes import choose_device
@@ -32,6 +31,20 @@ from vitling.training.rundir import RunDirectory
 
 if TYPE_CHECKING:
     from vitling.runs.dense_model import DenseModel
+
+
+class Folds(TypedDict, total=False):
+    folds: int
+
+
+class DataSettings(TypedDict, total=False):
+    """Settings in config.json that decide which images a run was trained on."""
+
+    source: str
+    val: str | None
+    seed: int
+    split_seed: int | None
+    data: Folds
 
 
 def evaluate(config: EvaluationConfig) -> dict[str, Any]:
@@ -44,8 +57,7 @@ def evaluate(config: EvaluationConfig) -> dict[str, Any]:
     split = _choose_split(splits, config.split)
     dataset = _map_labels(model, _open_split(splits, split, format_command(config)))
     log = Log()
-    if was_trained_on(config.run, config.source, split):
-        log.warning("The model was trained on these images, except those held out; expect lower scores on new images.")
+    warn_if_trained_on(config, split, log)
     store = decode_split(model, dataset, split, data, config.allow_bad, log, splits.bad)
     with log.progress("Evaluating", len(store)) as progress:
         logits = compute_logits(model.logits, store, model.meta.size, model.meta.crop_fraction, on_progress=progress)
@@ -152,6 +164,11 @@ def was_trained_on(model_path: str, source: str, split: str, held_out_by: int | 
         split_seed = config.get("split_seed")  # None: the seed of the run
         return merged or (config.get("seed") if split_seed is None else split_seed) != held_out_by
     return split == "train" or (split == "val" and merged)
+
+
+def warn_if_trained_on(config: EvaluationConfig, split: str, log: Log) -> None:
+    if was_trained_on(config.run, config.source, split):
+        log.warning("The model was trained on these images, except those held out; expect lower scores on new images.")
 
 
 def _choose_split(splits: Splits, split: str) -> str:

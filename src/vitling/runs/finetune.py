@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from torch import nn
 
@@ -13,16 +13,22 @@ from vitling.errors import UserError
 from vitling.evaluation.bundle import find_bundle, load_bundle, read_config
 from vitling.evaluation.model import Model
 from vitling.loading import read_record
-from vitling.records import StartResult
+from vitling.records import Count
 from vitling.runs.images import open_labelled
 from vitling.runs.labelled import prepare_stage, train_stage
-from vitling.runs.opening import OpenRun, open_run, start_processes
-from vitling.runs.report import report_run
+from vitling.runs.opening import OpenRun
+from vitling.runs.report import train_and_report
 from vitling.runs.timing import Clock
 from vitling.settings.config import FinetuneConfig, RunConfig
 from vitling.settings.facts import Start
 
 NEW_HEAD = "Leave out --keep-head to train a new head."
+
+
+class StartResult(TypedDict, total=False):
+    """The keys of result.json that fine-tuning reads from the run it starts from."""
+
+    size: Count
 
 
 def finetune(request: FinetuneConfig) -> dict[str, Any]:
@@ -39,23 +45,17 @@ def require_start(request: FinetuneConfig) -> None:
 
 def finetune_from_any_start(request: FinetuneConfig) -> dict[str, Any]:
     """Fine-tune; without --from, start from random weights, which is the paper's baseline."""
-    with start_processes(request, "finetune") as processes, open_run(request, "finetune", processes) as run:
-        if run.result:
-            report_run(run, run.result)
-            return run.result
-        result = run.finish(finetune_in(run))
-        report_run(run, result)
-        return result
+    return train_and_report(request, "finetune", finetune_in)
 
 
 def finetune_in(run: OpenRun[FinetuneConfig]) -> dict[str, Any]:
-    """Train in an open run directory; return the entries of result.json."""
+    """Train in an open run directory; return what result.json contains."""
     clock, source = Clock(), run.start
     model = _load_with_head(source) if run.draft.config.keep_head and source else None
     start = describe_start(run.draft.config, source)
     splits = open_labelled(run.draft.config, run.source)
     head = None if model is None else _take_head(model, splits.train, start.backbone, run.draft.config.from_)
-    return train_stage(prepare_stage(run, run.draft, splits, head, start_facts=start), run, clock)
+    return run.finish(train_stage(prepare_stage(run, run.draft, splits, head, start_facts=start), run, clock))
 
 
 def describe_start(config: RunConfig, source: str | None) -> Start:

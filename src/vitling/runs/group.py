@@ -6,21 +6,22 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypedDict
+
+from msgspec import Meta
 
 from vitling.console import Log, is_main_process
 from vitling.errors import InvalidFile, UserError
-from vitling.evaluation.intervals import wilson_interval
-from vitling.files import atomic_write, check_not_link, claim_folder, list_names, write_json
+from vitling.evaluation.intervals import summarise_values, wilson_interval
+from vitling.files import check_not_link, claim_folder, is_run, list_names, write_file, write_json
 from vitling.loading import read_bytes, read_record
 from vitling.metric_names import DENSE_METRICS
 from vitling.ranges import check_ranges
-from vitling.records import SeedsResult, StoredRequest, iterate_scores
+from vitling.records import iterate_scores
 from vitling.settings.config import Config, RunConfig
 from vitling.settings.saved import load_config, resume_config
 from vitling.settings.verbs import verb_of
@@ -28,6 +29,19 @@ from vitling.training.processes import init_processes
 
 REQUEST, SEEDS = "asked.json", "seeds.json"
 BASELINES = "baselines"  # folder within a run, with those of --baselines
+
+
+class StoredRequest(TypedDict):
+    """asked.json of a folder of several runs."""
+
+    verb: str
+    settings: dict[str, Any]
+
+
+class SeedsResult(TypedDict):
+    """seeds.json."""
+
+    seeds: Annotated[list[int], Meta(min_length=1)]
 
 
 def train_seeds(config: Config, train: Callable[[Config], dict[str, Any]]) -> dict[str, Any]:
@@ -40,7 +54,7 @@ def train_seeds(config: Config, train: Callable[[Config], dict[str, Any]]) -> di
     config = load_request(config, **({"seeds": config.seeds} if config.seeds > 1 else {}))  # the number may change
     check_ranges(config)
     out, log, results, summary = Path(config.out), Log(silent=not is_main_process()), [], {}
-    if (out / "config.json").exists():
+    if is_run(out):
         raise UserError(f"{out} is a run of one seed. Pass a different --out for several seeds.")
     with init_processes(config.loop.device), store_request(config) as count_run:
         for i in range(config.seeds):
@@ -66,10 +80,19 @@ def list_runs(path: str) -> list[Path]:
         raise UserError(f"{path} compares methods. Name one of its runs, such as {folder / 'idmm'}.")
     if verb:
         raise UserError(f"{path} holds several runs, and none has finished. Continue them with --resume.")
-    if not (folder / "config.json").exists():
-        what = f"is not a run: it has neither config.json nor {SEEDS}" if folder.exists() else "does not exist"
-        raise UserError(f"{path} {what}.")
+    require_run(path, folder)
     return [folder]
+
+
+def require_run(name: str, folder: Path) -> None:
+    """Raise UserError if a folder is not a run: why not, and what to pass instead."""
+    if is_run(folder):
+        return
+    if not folder.exists():
+        raise UserError(f"{name} does not exist.")
+    if folder.name in ("model", "best") and is_run(folder.parent):
+        raise UserError(f"{name} is a model folder. Pass the run, {folder.parent}.")
+    raise UserError(f"{name} is not a run: it has neither config.json with environment.json nor {SEEDS}.")
 
 
 def list_finished(path: str) -> list[Path]:
@@ -118,9 +141,8 @@ def _list_figures(result: dict[str, Any]) -> list[tuple[str, float, int | None]]
 
 def _summarise(values: list[float], images: int | None) -> dict[str, Any]:
     """Summarise a figure of all seeds. The interval is that of the mean on so many images: all seeds have the same."""
-    mean, std = statistics.mean(values), statistics.stdev(values) if len(values) > 1 else None
-    interval = {} if images is None else {"images": images, "interval": wilson_interval(mean, images)}
-    return {"mean": mean, "deviation": std, "values": values, **interval}
+    found = summarise_values(values)
+    return found | ({} if images is None else {"images": images, "interval": wilson_interval(found["mean"], images)})
 
 
 def resumes_group(config: RunConfig) -> bool:
@@ -156,8 +178,10 @@ def store_request(config: RunConfig) -> Iterator[Callable[[], None]]:
         yield lambda: done.append(True)
     except UserError:
         rejected = not done and set(list_names(out)) <= {*names, REQUEST}
-        if rejected:
-            _restore(out, before)
+        if rejected and before is not None:
+            write_file(out / REQUEST, before)
+        elif rejected:
+            (out / REQUEST).unlink(missing_ok=True)
         raise
     finally:
         release()
@@ -190,11 +214,3 @@ def _check_folder(config: RunConfig) -> None:
         raise UserError(f"{config.out} holds runs of vitling {before}. Pass a different --out for vitling {verb}.")
     if before:
         require_resume_or_overwrite(config)
-
-
-def _restore(out: Path, before: bytes | None) -> None:
-    if before is not None:
-        with atomic_write(out / REQUEST) as file:
-            file.write(before)
-        return
-    (out / REQUEST).unlink(missing_ok=True)

@@ -14,15 +14,10 @@ from vitling.backbones.transfer import resize_backbone
 from vitling.data.batches import compute_class_weights
 from vitling.data.dataset import Splits
 from vitling.data.store import Store
-from vitling.evaluation.bundle import BundleMeta, save_bundle
+from vitling.evaluation.bundle import save_bundle
 from vitling.evaluation.calibration import fit_temperature
 from vitling.evaluation.classify import ValidationWatcher, get_labels
-from vitling.evaluation.familiarity import (
-    SAMPLE,
-    compute_features,
-    compute_logits_and_features,
-    fit_familiarity,
-)
+from vitling.evaluation.familiarity import SAMPLE, compute_features, compute_logits_and_features, fit_familiarity
 from vitling.evaluation.metrics import summarise
 from vitling.evaluation.mistakes import FILE as MISTAKES
 from vitling.evaluation.mistakes import Mistake, find_mistakes, write_mistakes
@@ -33,11 +28,10 @@ from vitling.runs.calibration import TWIN_WORK, calibrate, describe_calibration,
 from vitling.runs.images import Stores, gather_stage_facts
 from vitling.runs.network import attach_auxiliary, build_auxiliary, build_backbone, check_network, describe_auxiliary
 from vitling.runs.opening import OpenRun
-from vitling.runs.stage import begin, make_meta, summarise_fit
+from vitling.runs.stage import begin, evaluate_weights, make_meta, open_test, summarise_fit
 from vitling.runs.timing import Clock, familiar_images, fit_to_time
 from vitling.settings.config import LabelledConfig
-from vitling.settings.facts import Facts
-from vitling.settings.facts import Start as StartFacts
+from vitling.settings.facts import Facts, Start
 from vitling.settings.layers import Draft
 from vitling.settings.resolve import Resolved, resolve
 from vitling.training.loop import fit
@@ -73,7 +67,7 @@ def prepare_stage(
     splits: Splits,
     head: nn.Linear | None = None,
     start: str | None = None,
-    start_facts: StartFacts | None = None,
+    start_facts: Start | None = None,
 ) -> Stage:
     """Resolve the settings, build the network and decode the images. `start`: the directory of the stage before."""
     facts = gather_stage_facts(splits, run.has_gpu)
@@ -99,9 +93,9 @@ def train_stage(stage: Stage, run: OpenRun, clock: Clock) -> dict[str, Any]:
     objective = stage.build(config, stage.backbone, stage.auxiliary)
     _introduce(config, stores, objective, run)
     run.write_settings(resolved)
-    watcher = _make_validation(config, stores)
-    fit_config = config.fit_config(best=watcher.metric if watcher else None)
-    watchers = [watcher] if watcher else []
+    view = (config.eval_size, config.views.crop_fraction)
+    watchers = [] if stores.val is None else [ValidationWatcher(stores.val, *view, config.eval_every or 1)]
+    fit_config = config.fit_config(best=watchers[0].metric if watchers else None)
     fitted = fit(
         objective, stores.train, fit_config, watchers, run=run.directory, processes=run.processes, deadline=deadline
     )
@@ -115,12 +109,6 @@ def make_objective(config: LabelledConfig, backbone: Backbone, store: Store) -> 
         weights = torch.from_numpy(compute_class_weights(dataset.labels, len(dataset.class_names))).float()
     plan = config.views.plan(backbone.size)
     return Supervised(backbone, plan, len(dataset.class_names), dataset.task == "multi", settings.smoothing, weights)
-
-
-def _make_validation(config: LabelledConfig, stores: Stores) -> ValidationWatcher | None:
-    if stores.val is None:
-        return None
-    return ValidationWatcher(stores.val, config.eval_size, config.views.crop_fraction, config.eval_every or 1)
 
 
 def _introduce(config: LabelledConfig, stores: Stores, objective: Supervised, run: OpenRun) -> None:
@@ -172,25 +160,27 @@ def _conclude(
     calibration: Calibration | None,
 ) -> dict[str, Any]:
     """Evaluate and save the last epoch's weights and the best ones; return the entries of result.json."""
-    objective.eval()
-    candidates: list[tuple[str, str, int, dict[str, torch.Tensor] | None]] = [("last", "model", fitted.epochs, None)]
-    if fitted.best:
-        candidates.append(("best", "best", fitted.best.epoch, fitted.best.weights))
-    reason = f"final evaluation of {' and '.join(name for name, *_ in candidates)}"
-    test = stores.open_test(reason) if stores.splits.has_test else None
-    directory, evaluated = run.directory, dict[str, _Evaluation]()
+    directory, dataset, test = run.directory, stores.train.dataset, open_test(stores, fitted)
     most = SAMPLE if config.minutes is None else familiar_images(60 * config.minutes, fitted.images_per_second)
-    for name, folder, epoch, weights in candidates:
-        if weights is not None and epoch == fitted.epochs:
-            evaluated[name] = found = evaluated["last"]
-        else:
-            if weights is not None:
-                objective.load_state_dict(weights)
-            evaluated[name] = found = _evaluate(config, objective, epoch, stores, test, calibration, most)
+
+    def evaluate(name: str, epoch: int) -> _Evaluation:
+        return _evaluate(config, objective, epoch, stores, test, calibration, most)
+
+    def save(folder: str, found: _Evaluation) -> None:
         if directory.writes:
             backbone = resize_backbone(objective.backbone, config.eval_size)
-            meta = _meta(config, stores.train, found)
+            meta = make_meta(
+                config,
+                stores.train,
+                task=dataset.task,
+                class_names=dataset.class_names,
+                crop_fraction=config.views.crop_fraction,
+                size=config.eval_size,
+                temperature=found.temperature,
+            )
             save_bundle(directory.path / folder, backbone, objective.head, meta, found.trust)
+
+    evaluated = evaluate_weights(objective, fitted, evaluate, save)
     directory.log.info(describe_calibration(stores, evaluated["last"].temperature, calibration))
     directory.write("evaluation.json", {name: e.splits for name, e in evaluated.items()})
     if directory.writes:
@@ -241,15 +231,3 @@ def _evaluate(
         predictions[name] = make_predictions(logits.numpy(), labels.numpy(), dataset.keys, dataset.groups)
         mistakes += find_mistakes(logits, labels, dataset.keys, dataset.class_names, temperature, name)
     return _Evaluation(epoch, temperature, trust, splits, predictions, mistakes)
-
-
-def _meta(config: LabelledConfig, store: Store, evaluated: _Evaluation) -> BundleMeta:
-    return make_meta(
-        config,
-        store,
-        task=store.dataset.task,
-        class_names=store.dataset.class_names,
-        crop_fraction=config.views.crop_fraction,
-        size=config.eval_size,
-        temperature=evaluated.temperature,
-    )

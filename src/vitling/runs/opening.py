@@ -159,7 +159,9 @@ def _resume(run: OpenRun[Config], is_stage: bool) -> None:
                 f"{path} is a run of vitling {verb}. Resume it with that command, or pass a different --out."
             )
         saved = load_resolved(type(config), values, path / "config.json")
-        run.saved = resume_run(config if not is_stage else _as_request(saved.config, config), saved)
+        if is_stage:  # the settings of a stage that has begun are those it has saved
+            config = replace(saved.config, out=config.out, allow_bad=config.allow_bad)
+        run.saved = resume_run(config, saved)
         run.draft = reopen(run.saved)
         if (path / "result.json").exists():
             run.directory.log.info(f"{path} has finished; there is nothing to resume.")
@@ -182,8 +184,3 @@ def _record_labels(run: OpenRun) -> None:
     if run.saved is not None:
         check_same_labels(config.labels, config.labels_hash, config.out)
     run.draft.override("labels_hash", hash_labels(config.labels), "plan", "content of --labels")
-
-
-def _as_request(saved: Config, stage: Config) -> Config:
-    """Return the saved settings as a request: those of a stage are resolved again only if it has not begun."""
-    return replace(saved, out=stage.out, allow_bad=stage.allow_bad)

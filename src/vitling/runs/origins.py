@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import parse_qsl, urlencode
 
@@ -43,7 +44,7 @@ def strip_val(source: str) -> tuple[str, str]:
 def read_settings(run: Path) -> RunConfig:
     """Read the settings of a run; raise UserError for anything else."""
     path = run / "config.json"
-    if not path.is_file():
+    if not is_run(run):
         raise UserError(
             f"{run} is not a run. Name the directory of one; to make one for unchecked images, "
             f"vitling pretrain {run} --out runs/features"
@@ -55,50 +56,44 @@ def read_settings(run: Path) -> RunConfig:
     return load_config(kind, values, path)
 
 
-def find_label_free(run: Path, source: str, required: bool, later: tuple[Path, ...] = ()) -> Path | None:
+def find_label_free(run: Path, source: str, required: bool) -> Path | None:
     """Return the run whose weights were trained without labels of `source`: the first stage, or what finetune started
-    from.
-
-    `later`: the runs that started from it.
-    """
-    later = _follow(run, later)
-    settings = read_settings(run)
-    before = _find_start(settings)
-    if _ignores_labels(settings) and not (before and knows_labels(str(before), source, later)):
-        return run
-    if isinstance(settings, TrainConfig) and (run / PRETRAIN_FOLDER / "config.json").is_file():
-        return find_label_free(run / PRETRAIN_FOLDER, source, required, later)
-    if before is not None:
-        return find_label_free(before, source, required, later)
+    from."""
+    for origin, settings in _list_origins(run, with_stages=True):
+        if _ignores_labels(settings) and not knows_labels(str(origin), source):
+            return origin
     if required:
         raise UserError(
-            f"The weights of {run} were trained on the labels and have memorised the wrong ones. Pass --folds 5, which "
-            "trains them again without each fifth of the images, or a run of `vitling pretrain`."
+            f"The weights of {origin} were trained on the labels and have memorised the wrong ones. Pass --folds 5, "
+            "which trains them again without each fifth of the images, or a run of `vitling pretrain`."
         )
     return None
 
 
-def knows_labels(start: str | None, source: str, later: tuple[Path, ...] = ()) -> bool:
+def knows_labels(start: str | None, source: str) -> bool:
     """Return whether weights come from a run that learned the labels of `source`, or that itself started from one.
 
     Weights files without a run beside them are taken for weights of other data.
     """
-    run = find_run(start) if start else None
-    if run is None:
-        return False
-    later = _follow(run, later)
-    settings = read_settings(run)
-    if not _ignores_labels(settings) and is_same_data(settings.source, source):
-        return True
-    before = _find_start(settings)
-    return before is not None and knows_labels(str(before), source, later)
+    origins = _list_origins(find_run(start) if start else None)
+    return any(not _ignores_labels(settings) and is_same_data(settings.source, source) for _, settings in origins)
 
 
-def _follow(run: Path, later: tuple[Path, ...]) -> tuple[Path, ...]:
-    """Add a run to those that started from it; raise InvalidFile if it is one of them, as no training makes it."""
-    if run.resolve() in later or len(later) == _MAX_RUNS:
-        raise InvalidFile(run / "config.json", f"its chain of runs has a ring, or more than {_MAX_RUNS} runs", "from_")
-    return (*later, run.resolve())
+def _list_origins(run: Path | None, with_stages: bool = False) -> Iterator[tuple[Path, RunConfig]]:
+    """Yield a run and those it started from, the newest first; raise InvalidFile for a ring, as no training makes it.
+
+    `with_stages`: go from the second stage of `train` to its first.
+    """
+    seen: list[Path] = []
+    while run is not None:
+        if run.resolve() in seen or len(seen) == _MAX_RUNS:
+            problem = f"its chain of runs has a ring, or more than {_MAX_RUNS} runs"
+            raise InvalidFile(run / "config.json", problem, "from_")
+        seen.append(run.resolve())
+        settings = read_settings(run)
+        yield run, settings
+        has_stage = with_stages and isinstance(settings, TrainConfig) and is_run(run / PRETRAIN_FOLDER)
+        run = run / PRETRAIN_FOLDER if has_stage else _find_start(settings)
 
 
 def _ignores_labels(settings: RunConfig) -> bool:

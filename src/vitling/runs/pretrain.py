@@ -20,8 +20,8 @@ from vitling.objectives.moments import Watcher
 from vitling.objectives.objective import Objective
 from vitling.runs.images import Stores, gather_stage_facts, open_for_pretraining
 from vitling.runs.network import attach_auxiliary, build_auxiliary, build_backbone, check_network, describe_auxiliary
-from vitling.runs.opening import OpenRun, open_run, start_processes
-from vitling.runs.report import report_run
+from vitling.runs.opening import OpenRun
+from vitling.runs.report import train_and_report
 from vitling.runs.stage import begin, make_meta, summarise_fit
 from vitling.runs.timing import Clock, fit_to_time
 from vitling.settings.config import PretrainConfig
@@ -37,13 +37,7 @@ from vitling.views.config import ViewsConfig
 
 def pretrain(request: PretrainConfig) -> dict[str, Any]:
     """Pre-train, save the backbone, and return what result.json contains."""
-    with start_processes(request, "pretrain") as processes, open_run(request, "pretrain", processes) as run:
-        if run.result:
-            report_run(run, run.result)
-            return run.result
-        result = pretrain_in(run)
-        report_run(run, result)
-        return result
+    return train_and_report(request, "pretrain", pretrain_in)
 
 
 def pretrain_in(
@@ -143,12 +137,7 @@ def _make_watcher(config: PretrainConfig, stores: Stores, run: OpenRun) -> Colla
 
 
 def _conclude(
-    config: PretrainConfig,
-    stores: Stores,
-    objective: Objective,
-    fitted: FitResult,
-    warnings: list[str],
-    run: OpenRun,
+    config: PretrainConfig, stores: Stores, objective: Objective, fitted: FitResult, warnings: list[str], run: OpenRun
 ) -> dict[str, Any]:
     objective.eval()
     if run.directory.writes:

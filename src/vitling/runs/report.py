@@ -14,11 +14,11 @@ from typing import Any
 
 from vitling.console import Log
 from vitling.errors import UserError
-from vitling.files import atomic_write, check_writable
+from vitling.files import check_writable, write_file
 from vitling.report.data import ReportData, RunReport
 from vitling.report.page import render_page
 from vitling.runs.group import list_finished
-from vitling.runs.opening import OpenRun
+from vitling.runs.opening import OpenRun, open_run, start_processes
 from vitling.runs.report_dense import read_dense
 from vitling.runs.report_files import (
     RunFiles,
@@ -36,6 +36,7 @@ from vitling.runs.report_matches import match_views
 from vitling.runs.report_pictures import choose_samples, draw_attention, draw_training_views
 from vitling.runs.report_suspects import collect_suspects
 from vitling.runs.timing import report_seconds
+from vitling.settings.config import Config
 from vitling.shortage import is_out_of_memory
 from vitling.training.compilation import free_memory
 from vitling.training.rundir import RunDirectory
@@ -51,11 +52,14 @@ def write_report(runs: Sequence[str], out: str | None = None) -> Path:
         raise UserError("No run given. Name one or more run directories: vitling report runs/first")
     path = Path(out) if out else Path(FILE) if len(runs) > 1 else Path(runs[0], FILE)
     check_writable(path)
-    folders = [folder for run in runs for folder in list_finished(run)]
-    found = [open_files(name, folder) for name, folder in zip(shorten_names(folders), folders)]
+    found = _open_runs([folder for run in runs for folder in list_finished(run)])
     limits = Limits().share(len(found))
     write_page(path, [collect(files, limits, RunDirectory(files.folder).log_test_opening) for files in found])
     return path
+
+
+def _open_runs(folders: Sequence[Path]) -> list[RunFiles]:
+    return [open_files(name, folder) for name, folder in zip(shorten_names(folders), folders)]
 
 
 def shorten_names(folders: Sequence[Path]) -> list[str]:
@@ -70,11 +74,18 @@ def write_page(path: Path, runs: list[RunReport]) -> None:
     title = runs[0].name if len(runs) == 1 else f"{len(runs)} runs side by side"
     made = datetime.now().strftime("%Y-%m-%d %H:%M")
     page = render_page(ReportData(title, made, __version__, tuple(runs)))
-    with atomic_write(path, "w") as file:
-        file.write(page)
+    write_file(path, page)
 
 
-def report_run(run: OpenRun, result: dict[str, Any]) -> None:
+def train_and_report(request: Config, verb: str, train: Callable[[OpenRun[Config]], dict[str, Any]]) -> dict[str, Any]:
+    """Open the run of a command, train in it unless it has finished already, write its report and return its result."""
+    with start_processes(request, verb) as processes, open_run(request, verb, processes) as run:
+        result = run.result or train(run)
+        _report_run(run, result)
+        return result
+
+
+def _report_run(run: OpenRun, result: dict[str, Any]) -> None:
     """Write the report of a run that has finished, unless --no-report was passed or an earlier start wrote it."""
     config, directory = run.draft.config, run.directory
     written = run.result is not None and (directory.path / FILE).exists()
@@ -94,7 +105,7 @@ def report_group(out: str) -> None:
         return
     if len(folders) > 1:
         free_memory()
-        seconds = sum(sum_seconds(open_files(str(folder), folder).result) for folder in folders)
+        seconds = sum(sum_seconds(files.result) for files in _open_runs(folders))
         report_finished(folders, Path(out) / FILE, report_seconds(seconds, timed=False), Log())
 
 
@@ -107,7 +118,7 @@ def report_finished(folders: Sequence[Path], path: Path, seconds: float, log: Lo
     log.info("Writing the report.")
     began = time.perf_counter()
     try:
-        found = [open_files(name, folder) for name, folder in zip(shorten_names(folders), folders)]
+        found = _open_runs(folders)
         limits = Limits().share(len(found))
         share = seconds / len(found)
         if with_images:

@@ -8,12 +8,36 @@ from typing import TypedDict
 
 from vitling.loading import parse_json, read_bytes, read_record
 from vitling.metric_names import METRIC_NAMES
-from vitling.records import DENSE_COLUMNS, DenseEvaluation
+from vitling.records import Share
 from vitling.report.data import DenseClass, DenseReport, Picture
 from vitling.runs.dense_pictures import FOLDER, LIST
 from vitling.runs.report_files import RunFiles
 
 _NAMES = {"iou": "IoU", "accuracy": "accuracy"}
+
+
+class _DenseFigures(TypedDict, total=False):
+    iou: Share | None
+    accuracy: Share | None
+    box_ap: Share | None
+    mask_ap: Share | None
+
+
+_COLUMNS = tuple(_DenseFigures.__annotations__)
+_ClassSize = TypedDict("_ClassSize", {"class": str, "n": int})
+
+
+class DenseClassScores(_ClassSize, _DenseFigures): ...
+
+
+class DenseSplit(TypedDict):
+    per_class: list[DenseClassScores]
+
+
+class DenseEvaluation(TypedDict, total=False):
+    """evaluation.json of a run of detect or segment."""
+
+    last: dict[str, DenseSplit]
 
 
 class _Listed(TypedDict):
@@ -30,7 +54,7 @@ def read_dense(files: RunFiles) -> DenseReport | None:
     if split is None:
         return None
     rows = splits[split]["per_class"]
-    columns = [name for name in DENSE_COLUMNS if any(name in row for row in rows)]
+    columns = [name for name in _COLUMNS if any(name in row for row in rows)]
     classes = (DenseClass(row["class"], row["n"], tuple(row.get(name) for name in columns)) for row in rows)
     names = tuple(METRIC_NAMES[name].display if name in METRIC_NAMES else _NAMES[name] for name in columns)
     return DenseReport(split, names, tuple(classes), tuple(_list_pictures(files, split)))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from vitling.errors import InvalidFile, UserError
 from vitling.evaluation.intervals import wilson_interval
@@ -17,9 +17,10 @@ from vitling.formatting import format_count
 from vitling.loading import read_bytes, read_json_lines, read_record
 from vitling.metric_names import DENSE_METRICS, METRIC_NAMES
 from vitling.ranges import check_ranges
-from vitling.records import Environment, Evaluation, MetricsLine, RunResult, TestOpening
+from vitling.records import Environment, MetricsLine, RunResult, Share
 from vitling.report.data import ClassScore, Curve, Errors, Origin, Score, Setting, Stage
 from vitling.report.specs import SECOND
+from vitling.runs.group import require_run
 from vitling.settings.config import TrainConfig
 from vitling.settings.listing import list_settings
 from vitling.settings.resolve import Resolved
@@ -39,6 +40,33 @@ HEADLINES = {
 }
 
 
+ClassScores = TypedDict("ClassScores", {"class": str, "n": int, "recall": Share | None, "precision": Share | None})
+
+
+class SplitEvaluation(TypedDict):
+    per_class: list[ClassScores]
+    confusion: NotRequired[list[list[int]]]
+
+
+class WeightsEvaluation(TypedDict, total=False):
+    val: SplitEvaluation
+    test: SplitEvaluation
+
+
+class Evaluation(TypedDict, total=False):
+    """evaluation.json of a run."""
+
+    last: WeightsEvaluation
+    best: WeightsEvaluation
+
+
+class TestOpening(TypedDict):
+    """A line of test-openings.jsonl."""
+
+    time: str
+    why: str
+
+
 @dataclass(frozen=True)
 class RunFiles:
     """A finished run on disk."""
@@ -56,8 +84,7 @@ class RunFiles:
 
     @cached_property
     def environment(self) -> dict[str, Any]:
-        path = self.folder / "environment.json"
-        return read_record(path, Environment) if path.exists() else {}
+        return read_record(self.folder / "environment.json", Environment)
 
     @cached_property
     def evaluation(self) -> dict[str, Any]:
@@ -85,7 +112,7 @@ class RunFiles:
     def stages(self) -> list[tuple[str, RunFiles]]:
         """The run and the runs it consists of or starts from, in the order of training, with their titles."""
         inside = self.folder / PRETRAIN_FOLDER
-        before = [folder for folder in (inside, *self._list_starts()) if is_run(folder)]
+        before = [folder for folder in (inside, Path(self.resolved.config.from_ or inside)) if is_run(folder)]
         first = RunFiles(f"{self.name}/{PRETRAIN_FOLDER}", before[0]) if before else None
         if first is not None and self.has_classifier:
             found = [("First stage", first), (SECOND, self)]
@@ -96,24 +123,10 @@ class RunFiles:
         large = self.folder / LARGE_FOLDER
         return [*found, *([("Larger size", RunFiles(self.name, large))] if is_run(large) else [])]
 
-    def _list_starts(self) -> list[Path]:
-        start = self.resolved.config.from_
-        return [Path(start)] if start and Path(start).is_dir() else []
-
-
-def describe_no_run(name: str, folder: Path) -> str:
-    """Say why a folder is not a run, and what to pass instead."""
-    if not folder.exists():
-        return f"{name} does not exist."
-    if folder.name in ("model", "best") and is_run(folder.parent):
-        return f"{name} is a model folder. Pass the run, {folder.parent}."
-    return f"{name} is not a run: it has no config.json."
-
 
 def open_files(name: str, folder: Path) -> RunFiles:
     """Open a finished run; raise UserError if it has not finished."""
-    if not is_run(folder):
-        raise UserError(describe_no_run(name, folder))
+    require_run(name, folder)
     if not (folder / "result.json").exists():
         raise UserError(f"{name} has not finished; continue it with --resume.")
     return RunFiles(name, folder)
@@ -256,6 +269,8 @@ def read_origin(files: RunFiles) -> Origin:
     config, environment = files.resolved.config, files.environment
     packages = {name: text for name, text in environment.get("packages", {}).items() if text}
     versions = {"Python": environment.get("python", "?"), **packages, "System": environment.get("system", "?")}
+    path = files.folder / "test-openings.jsonl"
+    openings = read_json_lines(path, TestOpening) if path.exists() else []
     seeds = [("Seed", str(config.seed)), ("Seed of the hold-out", str(config.hold_out_seed()))]
     return Origin(
         command=environment.get("command", ""),
@@ -263,10 +278,5 @@ def read_origin(files: RunFiles) -> Origin:
         seeds=tuple(seeds),
         versions=tuple(versions.items()),
         config=json.dumps(files.config_values, indent=2, ensure_ascii=False),
-        test_openings=tuple(_list_openings(files.folder / "test-openings.jsonl")),
+        test_openings=tuple(f"{one['time'].replace('T', ' ')}: {one['why']}" for one in openings),
     )
-
-
-def _list_openings(path: Path) -> Iterator[str]:
-    for opening in read_json_lines(path, TestOpening) if path.exists() else ():
-        yield f"{opening['time'].replace('T', ' ')}: {opening['why']}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -10,19 +10,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitling.data.dataset import Dataset, Splits
+from vitling.data.dataset import Dataset, Splits, sample_evenly
 from vitling.data.sources import read_source
 from vitling.data.sources.corrections import check_same_labels
 from vitling.data.store import Store, build_store
 from vitling.errors import UserError
 from vitling.evaluation.bundle import load
 from vitling.evaluation.features import compute_pooled_features
-from vitling.evaluation.knn import BLOCK, exact_matmul, find_nearest
-from vitling.evaluation.metrics import BINS, calibration_error
+from vitling.evaluation.knn import find_nearest
+from vitling.evaluation.metrics import bin_confidence, calibration_error
 from vitling.evaluation.model import Model
 from vitling.evaluation.predictions import hash_names, load_predictions
 from vitling.evaluation.projection import TSNE_LEAST, compute_tsne, project
-from vitling.report.data import Bin, ImageMap, Reliability, Sprites, TrainingImages
+from vitling.report.data import Bin, ImageMap, Reliability, Sprites, TrainingImages, list_mistakes
 from vitling.report.sprites import make_sprites
 from vitling.runs.images import open_for_pretraining, open_labelled
 from vitling.runs.report_files import RunFiles
@@ -49,10 +49,7 @@ class Limits:
     def share(self, runs: int) -> Limits:
         """Return the limits of one of several runs on a page."""
         return replace(
-            self,
-            thumbnails=self.thumbnails // runs,
-            attention=self.attention // runs,
-            matches=self.matches // runs,
+            self, thumbnails=self.thumbnails // runs, attention=self.attention // runs, matches=self.matches // runs
         )
 
     def fit(self, seconds: float, images_per_second: float) -> Limits:
@@ -112,7 +109,7 @@ class RunImages:
         if self.split == "train":
             return self.shown
         train = self.splits.train
-        return self._build_store(train, spread(len(train), self.limits.training), "train")
+        return self._build_store(train, sample_evenly(len(train), self.limits.training), "train")
 
     @cached_property
     def features(self) -> Tensor:
@@ -183,11 +180,10 @@ def make_map(images: RunImages) -> ImageMap | None:
     rows = _find_neighbours(images)
     near = np.unique(rows)
     rows = np.searchsorted(near, rows)
-    wrong = [i for i in range(len(store)) if predicted and labels[i] not in (-1, predicted[i])]
-    wrong.sort(key=lambda i: -confidence[i])
-    sprites, tiles, near_tiles = _make_thumbnails(images, wrong, rows, near)
+    mistakes = list_mistakes(labels, predicted, confidence)
+    sprites, tiles, near_tiles = _make_thumbnails(images, mistakes, rows, near)
     placed = project(features.double().numpy())
-    train, of_train = images.training.dataset, _describe_labels(images.training.dataset)[0]
+    train, train_labels = images.training.dataset, _describe_labels(images.training.dataset)[0]
     return ImageMap(
         split=images.split,
         total=len(images.dataset),
@@ -201,7 +197,7 @@ def make_map(images: RunImages) -> ImageMap | None:
         tiles=tiles,
         neighbours=tuple(map(tuple, rows.tolist())),
         training=TrainingImages(
-            tuple(train.keys[i] for i in near), tuple(of_train[i] for i in near) if of_train else (), near_tiles
+            tuple(train.keys[i] for i in near), tuple(train_labels[i] for i in near) if train_labels else (), near_tiles
         ),
         sprites=sprites,
     )
@@ -233,24 +229,23 @@ def _find_neighbours(images: RunImages) -> np.ndarray:
         bank, first = queries, 0
     else:
         bank, first = torch.nn.functional.normalize(images._compute_features(images.training).float(), dim=1), None
-    with exact_matmul():
-        k = min(NEIGHBOURS, len(bank) - (first is not None))
-        return find_nearest(bank, queries, k, BLOCK, first)[1].cpu().numpy()
+    k = min(NEIGHBOURS, len(bank) - (first is not None))
+    return find_nearest(bank, queries, k, first)[1].cpu().numpy()
 
 
 def _to_pairs(points: np.ndarray) -> tuple[tuple[float, float], ...]:
-    """Scale to a spread of one, which keeps the numbers short."""
+    """Scale to a standard deviation of one, which keeps the numbers short."""
     scaled = points / max(float(points.std()), 1e-12)
     return tuple((float(x), float(y)) for x, y in scaled)
 
 
 def _make_thumbnails(
-    images: RunImages, wrong: list[int], rows: np.ndarray, near: np.ndarray
+    images: RunImages, mistakes: Sequence[int], rows: np.ndarray, near: np.ndarray
 ) -> tuple[Sprites, tuple[int, ...], tuple[int, ...]]:
     """Draw thumbnails of the mistakes, their neighbours, the other images and theirs, until the limit is reached."""
     order: dict[tuple[bool, int], int] = {}  # (is a training image, row) -> tile
-    is_wrong = set(wrong)
-    for group in (wrong, [i for i in range(len(rows)) if i not in is_wrong]):
+    others = sorted(set(range(len(rows))) - set(mistakes))
+    for group in (list(mistakes), others):
         for of_training, some in ((False, group), (True, np.unique(rows[group]).tolist())):
             for row in some:
                 order.setdefault((of_training, int(row)), len(order))
@@ -283,15 +278,7 @@ def measure_reliability(images: RunImages) -> tuple[Reliability, ...]:
 
 
 def _make_bins(logits: Tensor, truth: Tensor) -> Iterator[Bin]:
-    confidence, predicted = logits.double().softmax(dim=1).max(dim=1)
-    bin_of = (confidence * BINS).ceil().long().clamp(1, BINS)
-    for number in range(1, BINS + 1):
+    confidence, correct, bin_of = bin_confidence(logits, truth)
+    for number in bin_of.unique():
         inside = bin_of == number
-        if n := int(inside.sum()):
-            right = (predicted == truth)[inside].double().mean()
-            yield Bin(float(confidence[inside].mean()), float(right), n)
-
-
-def spread(total: int, most: int) -> np.ndarray:
-    """Return at most `most` of the rows 0..total-1, evenly spread."""
-    return np.linspace(0, total - 1, min(total, most)).astype(np.int64)
+        yield Bin(float(confidence[inside].mean()), float(correct[inside].double().mean()), int(inside.sum()))

@@ -11,13 +11,14 @@ from torch import Tensor
 
 from vitling.backbones.attention import select_query_attention
 from vitling.backbones.backbone import Backbone
+from vitling.data.dataset import sample_evenly
 from vitling.data.store import build_store
 from vitling.errors import UserError
 from vitling.evaluation.features import iterate_views
 from vitling.report.data import AttentionImage, ImageMap, Picture
 from vitling.report.sprites import encode_picture
 from vitling.runs.report_files import RunFiles
-from vitling.runs.report_images import RunImages, open_splits, spread
+from vitling.runs.report_images import RunImages, open_splits
 from vitling.views.sheet import draw_views, to_rgb
 
 SAMPLES = 6  # rows of the picture of views, and images whose attention and matching regions are shown
@@ -80,7 +81,7 @@ def draw_training_views(images: RunImages) -> tuple[Picture, ...]:
 def _draw_stage_views(title: str, stage: RunFiles, images: RunImages) -> Picture:
     config = stage.resolved.config
     train = images.splits.train if stage is images.owner else open_splits(stage).train
-    chosen = train.take(spread(len(train), SAMPLES))
+    chosen = train.take(sample_evenly(len(train), SAMPLES))
     size = config.store_size or images.model.meta.store_size
     store = build_store(chosen, size, config.data, use_cache=False, allow_bad=True)
     store.mean, store.std = images.model.meta.mean, images.model.meta.std
@@ -92,13 +93,13 @@ def _draw_stage_views(title: str, stage: RunFiles, images: RunImages) -> Picture
 
 def choose_samples(images: ImageMap) -> list[int]:
     """Choose images to look into: confident mistakes and, from other classes, correct predictions."""
-    wrong = list(images.mistakes[: SAMPLES // 3])
-    classes = {images.labels[i] for i in wrong}
-    for i in spread(len(images.keys), len(images.keys)).tolist():
-        if len(wrong) == SAMPLES:
+    chosen = list(images.mistakes[: SAMPLES // 3])
+    classes = {images.labels[i] for i in chosen}
+    for i in range(len(images.keys)):
+        if len(chosen) == SAMPLES:
             break
         is_right = not images.predicted or images.labels[i] == images.predicted[i]
-        if i not in wrong and is_right and (images.labels[i] not in classes or images.labels[i] == -1):
-            wrong.append(i)
+        if i not in chosen and is_right and (images.labels[i] not in classes or images.labels[i] == -1):
+            chosen.append(i)
             classes.add(images.labels[i])
-    return wrong
+    return chosen

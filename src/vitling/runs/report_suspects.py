@@ -9,10 +9,8 @@ from typing import Any
 from vitling.data.dataset import Dataset
 from vitling.data.store import build_store, measure_median_side
 from vitling.errors import UserError
-from vitling.evaluation.confident import LOW_AGREEMENT
-from vitling.evaluation.suspects import FOLDER, SUMMARY
-from vitling.loading import read_record
-from vitling.records import DoctorResult
+from vitling.evaluation.suspects import FOLDER, SUMMARY, Diagnosis, Suspect
+from vitling.loading import convert, read_json
 from vitling.report.data import Sprites, SuspectImage, Suspects
 from vitling.report.sprites import SIDE, make_sprites
 from vitling.runs.images import open_labels
@@ -29,35 +27,28 @@ def collect_suspects(folder: Path, config: RunConfig) -> Suspects | None:
     path = folder / FOLDER / SUMMARY
     if not path.exists():
         return None
-    found = read_record(path, DoctorResult)
-    rows = found["suspects"][:SHOWN]
-    sprites, tiles = _draw_thumbnails(rows, config)
+    found: Diagnosis = convert(read_json(path), Diagnosis, path)
+    shown = found.suspects[:SHOWN]
+    sprites, tiles = _draw_thumbnails(shown, config)
     return Suspects(
-        source=shlex.quote(found["source"]),
-        images=found["images"],
-        expected_wrong=found["expected_wrong"],
-        agreement=found["agreement"],
-        is_weak=found["agreement"] < LOW_AGREEMENT,
-        method=found["method"],
-        total=len(found["suspects"]),
-        csv=found["csv"],
-        shown=tuple(
-            SuspectImage(
-                row["path"],
-                row["split"],
-                row["given"],
-                row["suggested"],
-                row["given_probability"],
-                row["suggested_probability"],
-                tiles.get((row["split"], row["path"]), -1),
-            )
-            for row in rows
-        ),
+        source=shlex.quote(found.source),
+        images=found.images,
+        expected_wrong=found.expected_wrong,
+        agreement=found.agreement,
+        is_weak=found.is_weak,
+        method=found.method,
+        total=len(found.suspects),
+        csv=found.csv,
+        shown=tuple(SuspectImage(**_describe(one), tile=tiles.get((one.split, one.path), -1)) for one in shown),
         sprites=sprites,
     )
 
 
-def _draw_thumbnails(rows: list[dict[str, Any]], config: RunConfig) -> tuple[Sprites, dict[tuple[str, str], int]]:
+def _describe(one: Suspect) -> dict[str, Any]:
+    return {name: value for name, value in vars(one).items() if name != "image"}
+
+
+def _draw_thumbnails(rows: list[Suspect], config: RunConfig) -> tuple[Sprites, dict[tuple[str, str], int]]:
     """Draw the images; return the sheets and the tile of each image by split and path."""
     try:
         dataset, names = _select_images(rows, config)
@@ -78,10 +69,10 @@ def _draw_thumbnails(rows: list[dict[str, Any]], config: RunConfig) -> tuple[Spr
     return sprites, {names[int(row)]: i for i, row in enumerate(store.dataset.rows) if i < drawn}
 
 
-def _select_images(rows: list[dict[str, Any]], config: RunConfig) -> tuple[Dataset, dict[int, tuple[str, str]]]:
+def _select_images(rows: list[Suspect], config: RunConfig) -> tuple[Dataset, dict[int, tuple[str, str]]]:
     """Return the images that are still there, and split and path of each by its row in the data."""
     splits, splits_of = open_labels(config)
-    wanted = {(row["split"], row["path"]) for row in rows}
+    wanted = {(row.split, row.path) for row in rows}
     train = splits.train
     ids = [i for i, name in enumerate(zip(splits_of, train.keys)) if name in wanted]
     return train.take(ids), {int(train.rows[i]): (splits_of[i], train.keys[i]) for i in ids}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from vitling.backbones.backbone import Backbone
 from vitling.data.dataset import Splits
 from vitling.data.store import Store
 from vitling.evaluation.meta import BundleMeta
+from vitling.objectives.objective import Objective
 from vitling.runs.images import Stores
 from vitling.runs.network import start_from
 from vitling.runs.opening import OpenRun
@@ -15,6 +17,8 @@ from vitling.settings.config import RunConfig
 from vitling.settings.resolve import Resolved
 from vitling.training.compilation import load_compiler
 from vitling.training.result import FitResult
+
+Evaluated = TypeVar("Evaluated")
 
 
 def begin(
@@ -41,6 +45,34 @@ def begin(
     run.write_settings(resolved, resolved.config.loop.trackers)
     load_compiler(resolved.config.loop, run.processes.device)
     return Stores(resolved.config, splits, run)
+
+
+def evaluate_weights(
+    objective: Objective,
+    fitted: FitResult,
+    evaluate: Callable[[str, int], Evaluated],
+    save: Callable[[str, Evaluated], None],
+) -> dict[str, Evaluated]:
+    """Evaluate the weights of the last epoch and the best ones, by name and epoch, and save each in its folder.
+
+    If the last epoch is the best, it is evaluated once.
+    """
+    objective.eval()
+    found = {"last": evaluate("last", fitted.epochs)}
+    save("model", found["last"])
+    if fitted.best:
+        found["best"] = found["last"]
+        if fitted.best.epoch != fitted.epochs:
+            objective.load_state_dict(fitted.best.weights)
+            found["best"] = evaluate("best", fitted.best.epoch)
+        save("best", found["best"])
+    return found
+
+
+def open_test(stores: Stores, fitted: FitResult) -> Store | None:
+    """Open the test split, if there is one, for the weights that `evaluate_weights` evaluates."""
+    reason = f"final evaluation of last{' and best' if fitted.best else ''}"
+    return stores.open_test(reason) if stores.splits.has_test else None
 
 
 def make_meta(config: RunConfig, store: Store, **head: Any) -> BundleMeta:

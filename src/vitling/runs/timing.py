@@ -69,7 +69,7 @@ def fit_to_time(
     """Return the settings with as many epochs as fit into --minutes, at most those of the config, and the deadline.
 
     Measures the pace on an objective that is thrown away, which also fills the compiler's cache. Raises
-    TooFewEpochsError if fewer than `min_epochs` fit. `work`: of all training in this stage, in runs of its own length.
+    TooFewEpochsError if fewer than `min_epochs` fit. `work`: all training in this stage, as a multiple of the run's.
     """
     config, log = resolved.config, run.directory.log
     if config.minutes is None or run.has_checkpoint:

@@ -16,10 +16,10 @@ from vitling.runs.finetune import finetune_in
 from vitling.runs.images import gather_facts, open_labelled
 from vitling.runs.labelled import prepare_stage, train_stage
 from vitling.runs.network import dry_run
-from vitling.runs.opening import OpenRun, open_run, start_processes
+from vitling.runs.opening import OpenRun, open_run
 from vitling.runs.precompile import Precompiler
 from vitling.runs.pretrain import pretrain_in
-from vitling.runs.report import report_run
+from vitling.runs.report import train_and_report
 from vitling.runs.timing import Clock, TooFewEpochsError
 from vitling.settings.checks import check, check_task
 from vitling.settings.config import PretrainConfig, TrainConfig
@@ -39,27 +39,20 @@ from vitling.settings.stages import LARGE_FOLDER, PRETRAIN_FOLDER, make_first_st
 
 def train(request: TrainConfig) -> dict[str, Any]:
     """Plan, train in one stage or two, evaluate, and return what result.json contains."""
-    with start_processes(request, "train") as processes, open_run(request, "train", processes) as run:
-        if run.result:
-            report_run(run, run.result)
-            return run.result
-        if run.evaluated is not None:
-            return _conclude(run, run.evaluated)
-        clock = Clock()
-        facts = gather_facts(run.draft.config, run.source, run.has_gpu)
-        plan = make_plan(run, facts)
-        if plan.config.method == "supervised":
-            result = _train_on_labels(run, plan, [] if run.saved else describe_plan(plan), clock)
-        else:
-            result = _train_two_stages(run, plan, facts, clock)
-        return _conclude(run, result)
+    return train_and_report(request, "train", _train)
 
 
-def _conclude(run: OpenRun[TrainConfig], result: dict[str, Any]) -> dict[str, Any]:
-    """Train at --final-size, if asked for, write result.json and the report."""
-    result = run.finish(_enlarge(run, result))
-    report_run(run, result)
-    return result
+def _train(run: OpenRun[TrainConfig]) -> dict[str, Any]:
+    if run.evaluated is not None:
+        return run.finish(_enlarge(run, run.evaluated))
+    clock = Clock()
+    facts = gather_facts(run.draft.config, run.source, run.has_gpu)
+    plan = make_plan(run, facts)
+    if plan.config.method == "supervised":
+        result = _train_on_labels(run, plan, [] if run.saved else describe_plan(plan), clock)
+    else:
+        result = _train_two_stages(run, plan, facts, clock)
+    return run.finish(_enlarge(run, result))
 
 
 def make_plan(run: OpenRun[TrainConfig], facts: Facts) -> Draft[TrainConfig]:
@@ -173,7 +166,7 @@ def _enlarge(run: OpenRun[TrainConfig], result: dict[str, Any]) -> dict[str, Any
     run.keep_evaluation(result)  # an interrupted large stage must not open the test split again
     run.processes.barrier()  # it starts from the model that the main process saves
     with open_run(make_large_stage(config), "finetune", run.processes, parent=run) as stage:
-        after = stage.result or stage.finish(finetune_in(stage))
+        after = stage.result or finetune_in(stage)
     stages = {**result.get("stages", {}), LARGE_FOLDER: _shorten(after) | {"last": after["last"]}}
     return result | {"stages": stages}
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from vitling.errors import InvalidFile, UserError
-from vitling.files import is_claimed
+from vitling.files import is_claimed, is_run
 from vitling.loading import read_bytes, read_json_lines, read_record
 from vitling.records import MetricsLine
-from vitling.report.data import Curve, RunCurves
+from vitling.report.data import RunCurves
 from vitling.report.page import embed_json, render_live_page
 from vitling.report.specs import SECOND, make_curve_charts
 from vitling.runs.report_files import format_seconds, read_curves
@@ -28,25 +28,27 @@ _FOREVER = 1e8  # seconds; a longer time left is not shown
 def make_server(run: str) -> ThreadingHTTPServer:
     """Make a server for the page of a run, on a free port; raise UserError if there is no such run."""
     folder = Path(run)
-    if not (folder / "config.json").exists():
-        raise UserError(f"{run} is not a run: it has no config.json. Start the training first.")
-    page = render_live_page(run).encode()
-
-    class Handler(_Handler):
-        def find(self, path: str) -> tuple[str, bytes] | None:
-            if path == "/":
-                return "text/html; charset=utf-8", page
-            if path == "/data.json":
-                return "application/json", embed_json(describe_progress(folder)).encode()
-            if path == f"/{_REPORT}" and (folder / _REPORT).exists():
-                return "text/html; charset=utf-8", read_bytes(folder / _REPORT)
-            return None
-
-    return _Server((HOST, 0), Handler)
+    if not is_run(folder):
+        raise UserError(f"{run} is not a run: it has no config.json with environment.json. Start the training first.")
+    return _Server(folder, render_live_page(run).encode())
 
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
+
+    def __init__(self, folder: Path, page: bytes):
+        super().__init__((HOST, 0), _Handler)
+        self.folder, self.page = folder, page
+
+    def find(self, path: str) -> tuple[str, bytes] | None:
+        """Return the type and the content of a path."""
+        if path == "/":
+            return "text/html; charset=utf-8", self.page
+        if path == "/data.json":
+            return "application/json", embed_json(describe_progress(self.folder)).encode()
+        if path == f"/{_REPORT}" and (self.folder / _REPORT).exists():
+            return "text/html; charset=utf-8", read_bytes(self.folder / _REPORT)
+        return None
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignore connections that a browser has dropped; print other errors."""
@@ -57,8 +59,7 @@ class _Server(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     """Answers GET of known paths, and nothing else."""
 
-    def find(self, path: str) -> tuple[str, bytes] | None:
-        raise NotImplementedError
+    server: _Server
 
     def do_GET(self) -> None:
         port = self.connection.getsockname()[1]
@@ -66,7 +67,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_error(HTTPStatus.FORBIDDEN)  # a name of another site that resolves to this computer
             return
         try:
-            found = self.find(self.path)
+            found = self.server.find(self.path)
         except (OSError, UserError):  # the run was deleted, or its files are damaged
             found = None
         if found is None:
@@ -102,7 +103,7 @@ def describe_progress(folder: Path) -> dict[str, Any]:
         "state": text,
         "progress": share,
         "has_report": (folder / _REPORT).exists(),
-        "charts": _make_charts(folder.name, curves),
+        "charts": {chart.id: asdict(chart) for chart in make_curve_charts([RunCurves(folder.name, tuple(curves))])},
         "log": read_bytes(log).decode(errors="replace").splitlines()[-LOG_LINES:] if log.exists() else [],
     }
 
@@ -110,13 +111,13 @@ def describe_progress(folder: Path) -> dict[str, Any]:
 def _list_stages(folder: Path) -> list[tuple[str, Path]]:
     """List the stages that have begun, with their titles."""
     first, large = folder / PRETRAIN_FOLDER, folder / LARGE_FOLDER
-    if not (first / "config.json").exists():
+    if not is_run(first):
         stages = [("", folder)]
     else:
         stages = [("First stage", first)]
         if (first / "result.json").exists() and (folder / "metrics.jsonl").exists():
             stages.append((SECOND, folder))
-    return [*stages, ("Larger size", large)] if (large / "config.json").exists() else stages
+    return [*stages, ("Larger size", large)] if is_run(large) else stages
 
 
 def _measure_stage(stage: Path) -> tuple[float, str]:
@@ -145,7 +146,3 @@ def _measure_stage(stage: Path) -> tuple[float, str]:
         if seconds < _FOREVER:
             text += f" About {format_seconds(seconds)} left in this stage, at {pace:,.0f} images/s."
     return min(step / total, 1.0), text
-
-
-def _make_charts(name: str, curves: list[Curve]) -> dict[str, Any]:
-    return {chart.id: asdict(chart) for chart in make_curve_charts([RunCurves(name, tuple(curves))])}

@@ -53,7 +53,7 @@ class EvaluationConfig:
 
     def check(self) -> None:
         """Raise UserError for values out of range and flags that do not go together."""
-        self.settings.check()  # names the flags without the prefix
+        check_ranges(self.settings)  # names the flags without the prefix
         check_ranges(self)
         if self.source in get_args(Probe) and not Path(self.source).exists():  # --with came before DATA
             raise UserError(f"No images given; DATA comes first: vitling evaluate {self.run} DATA --with {self.source}")

@@ -14,6 +14,7 @@ from PIL import Image, ImageDraw
 from torch import Tensor
 
 from vitling.data.config import DataConfig
+from vitling.data.dataset import sample_evenly
 from vitling.data.splits import read_splits
 from vitling.data.store import Store, build_store, choose_normalisation, choose_size
 from vitling.errors import UserError
@@ -51,7 +52,7 @@ def draw_sheet(
     config = config or DataConfig()
     plan.check_channels(config.channels)
     dataset = read_splits(source, config, needs_train=False).train
-    chosen = dataset.take(np.linspace(0, len(dataset) - 1, min(images, len(dataset))).astype(int))
+    chosen = dataset.take(sample_evenly(len(dataset), images))
     side = choose_size(chosen, plan.store_side(len(dataset)))
     store = build_store(chosen, side, config, use_cache=False, allow_bad=True)
     store.mean, store.std = choose_normalisation(store, config)

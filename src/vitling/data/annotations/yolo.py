@@ -18,7 +18,7 @@ from vitling.data.annotations.files import (
 )
 from vitling.data.annotations.parsed import Parsed, ParsedImage, Shape
 from vitling.data.sources.layout import make_printable
-from vitling.errors import InvalidFile
+from vitling.errors import InvalidFile, summarise_error
 
 LINE = re.compile(rb"^[ \t]*\d+([ \t]+[-+.\deE]+){4,}[ \t\r]*$", re.MULTILINE)
 MAX_LOOKS = 1000  # files; the first may be empty, which is an image without objects
@@ -114,8 +114,7 @@ def _read_class_names(files: Files) -> dict[int, str]:
         try:
             known = _list_names(yaml.load(files.read(name), _PlainLoader))
         except Exception as error:  # PyYAML fails on odd values in many ways, such as IndexError for !!float ""
-            reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
-            raise InvalidFile(name, f"not valid YAML ({reason})") from None
+            raise InvalidFile(name, f"not valid YAML ({summarise_error(error)})") from None
         if known:
             return known
     return dict(enumerate(read_names(files, CLASS_FILES)))

@@ -11,7 +11,7 @@ import numpy as np
 
 from vitling.data.config import DataConfig
 from vitling.data.sources.source import Source, SourceSplit
-from vitling.errors import UserError
+from vitling.errors import UserError, summarise_error
 from vitling.loading import MAX_DIGITS
 
 SPLIT_ARGUMENTS = {"train": ("train", "trainval"), "val": ("val", "valid"), "test": ("test",), "pool": ("unlabeled",)}
@@ -91,13 +91,9 @@ def _construct(kind: Any, arguments: dict[str, Any], needed: bool) -> Any:
         if not needed:
             return None
         raise UserError(
-            f"torchvision cannot load {kind.__name__} from {arguments.get('root')} ({_describe(error)}). Put the files "
-            "there, or pass --data.download."
+            f"torchvision cannot load {kind.__name__} from {arguments.get('root')} ({summarise_error(error)}). Put the "
+            "files there, or pass --data.download."
         ) from None
-
-
-def _describe(error: Exception) -> str:
-    return (str(error).splitlines() or [""])[0][:200] or type(error).__name__
 
 
 def _make_split(dataset: Any, name: str, source: Source) -> SourceSplit:
@@ -106,7 +102,7 @@ def _make_split(dataset: Any, name: str, source: Source) -> SourceSplit:
     except UserError:
         raise
     except Exception as error:  # it does not check its arguments either
-        raise UserError(f"torchvision's {source.name} cannot be read ({_describe(error)}).") from None
+        raise UserError(f"torchvision's {source.name} cannot be read ({summarise_error(error)}).") from None
 
 
 def _read_split(dataset: Any, name: str, source: Source) -> SourceSplit:

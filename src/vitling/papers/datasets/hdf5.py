@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from vitling.errors import InvalidFile, UserError
+from vitling.errors import InvalidFile, UserError, summarise_error
 from vitling.loading import check_expansion, check_regular
 
 MOST_CRASHES = 3  # of a file; then its other rows are not tried, since each would start a process
@@ -103,7 +103,7 @@ def serve(path: Path, name: str) -> None:
             if found.dtype.kind not in "biuf":
                 raise ValueError(f"{name} contains no numbers")
         except Exception as problem:
-            answer: dict[str, Any] = {"error": (str(problem).splitlines() or [type(problem).__name__])[0][:200]}
+            answer: dict[str, Any] = {"error": summarise_error(problem)}
             found = np.zeros(0)
         else:
             answer = {"type": found.dtype.str, "shape": found.shape, "bytes": found.nbytes}

@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 import torch
 
@@ -30,7 +30,6 @@ from vitling.papers.datasets.entry import Entry
 from vitling.papers.locations import find_data
 from vitling.papers.suite.config import SuiteConfig
 from vitling.papers.suite.table import Cell, summarise
-from vitling.records import SuiteCell
 from vitling.runs.evaluate import make_opening_recorder, match_model_input
 from vitling.runs.probes import ProbeSplits, compute_split_features, hash_splits, open_probe_splits
 from vitling.training.processes import choose_device
@@ -38,6 +37,20 @@ from vitling.training.rundir import describe_environment
 from vitling.training.signals import raise_on_signal
 
 RESULT = "suite.json"
+
+
+class CellImages(TypedDict):
+    train: int
+    validation: int
+    judged: int
+
+
+class SuiteCell(TypedDict):
+    """Cell of a suite: one network, dataset and probe."""
+
+    made_from: str
+    metrics: dict[str, float]
+    images: CellImages
 
 
 @dataclass(frozen=True)

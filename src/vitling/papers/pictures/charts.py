@@ -5,11 +5,11 @@ They show the first seed only; the tables have the standard deviation.
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from vitling.metric_names import METRIC_NAMES
+from vitling.papers.pictures import add_title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,8 +34,7 @@ def make_figure(results: dict[str, Any]) -> Figure | None:
         draw(axes, rows, {run["run"]: run["paper"] for run in results["runs"]})
         for side in ("top", "right"):
             axes.spines[side].set_visible(False)
-    text = f"{results['study']}: {results['title']}, seed {seed}. {results['source']}"
-    made.text(0.01, 0.985, "\n".join(textwrap.wrap(text, int(13 * made.get_figwidth()))), fontsize=9, va="top")
+    add_title(made, f"{results['study']}: {results['title']}, seed {seed}. {results['source']}")
     made.tight_layout(rect=(0, 0, 1, 0.92))
     return made
 

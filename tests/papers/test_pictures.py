@@ -9,9 +9,9 @@ from PIL import Image
 
 from benchmarks.pages.results import main, render_results
 from vitling.papers.ledger import Ledger
+from vitling.papers.pictures import heatmap, tsne
+from vitling.papers.pictures.draw import draw
 from vitling.papers.studies import find_study
-from vitling.report import heatmap, tsne
-from vitling.report.pictures import draw
 
 WHERE = {"gpu": None, "cpus": 2, "commit": "abc", "packages": {}}
 

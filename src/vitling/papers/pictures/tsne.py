@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitling.loading import read_npz
+from vitling.papers.pictures import add_title
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -40,8 +40,8 @@ def make_figure(results: dict[str, Any], runs: Path) -> Figure | None:
         panel.set(xticks=[], yticks=[])
     for panel, when in zip(panels[:, 0], ("before fine-tuning", "after")):
         panel.set_ylabel(when, fontsize=9)
-    text = f"{results['study']}: {results['title']}, seed {SEED}; coloured by class. {results['source']}"
-    lines = textwrap.wrap(text, int(13 * made.get_figwidth()))
-    made.subplots_adjust(0.3 / made.get_figwidth(), 0.08, 0.99, 0.88 - 0.04 * len(lines), 0.06, 0.16)
-    made.text(0.01, 0.985, "\n".join(lines), fontsize=9, va="top")
+    lines = add_title(
+        made, f"{results['study']}: {results['title']}, seed {SEED}; coloured by class. {results['source']}"
+    )
+    made.subplots_adjust(0.3 / made.get_figwidth(), 0.08, 0.99, 0.88 - 0.04 * lines, 0.06, 0.16)
     return made

@@ -20,7 +20,7 @@ def draw(results: dict[str, Any], path: Path, runs: Path | None = None) -> bool:
     Heat maps and charts need the results alone. t-SNE needs the coordinates in every run's folder in `runs`; if one is
     missing, the picture stays as it is.
     """
-    from vitling.report import charts, heatmap, tsne
+    from vitling.papers.pictures import charts, heatmap, tsne
 
     figure: Figure | None = None
     if any("value" in row for row in results["rows"]):

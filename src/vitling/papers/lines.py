@@ -41,7 +41,8 @@ def select_columns(found: Sequence[Line], titles: dict[str, str]) -> dict[str, s
 def _make_line(run: dict[str, Any], own: Rows, about: dict[str, Any], rows: dict[str, Rows]) -> Line:
     base = run.get("against", "")
     paper, base_paper = run.get("paper"), about.get(base, {}).get("paper")
-    gains = [value - other for value, other in _pair_values(own, rows.get(base, {}))]
+    others = {seed: row["value"] for seed, row in rows.get(base, {}).items() if "value" in row}
+    gains = [row["value"] - others[seed] for seed, row in own.items() if "value" in row and seed in others]
     return Line(
         run["run"],
         _format_values([row["value"] for row in own.values() if "value" in row]),
@@ -50,12 +51,6 @@ def _make_line(run: dict[str, Any], own: Rows, about: dict[str, Any], rows: dict
         "" if paper is None or base_paper is None else f"{paper - base_paper:+.2f}",
         "; ".join(_collect_notes(run, own, rows.get(base, {}))),
     )
-
-
-def _pair_values(own: Rows, base: Rows) -> list[tuple[float, float]]:
-    """Pair the values of the same seeds."""
-    seeds = [seed for seed, row in own.items() if "value" in row and "value" in base.get(seed, {})]
-    return [(own[seed]["value"], base[seed]["value"]) for seed in seeds]
 
 
 def _format_value(value: float) -> str:
@@ -77,9 +72,9 @@ def _format_gain(gains: list[float], seeds: int) -> str:
 
 def _collect_notes(run: dict[str, Any], own: Rows, base: Rows) -> list[str]:
     notes = [run["note"]] if run.get("note") else []
-    compared = [seed for seed, row in own.items() if _has_curve(row) and "value" in base.get(seed, {})]
-    if compared:
-        reached = (_find_epoch(own[seed], base[seed]) for seed in compared)
+    curves = {seed: row.get("curves", {}).get("top1") for seed, row in own.items() if "value" in row}
+    if compared := [seed for seed, curve in curves.items() if curve and "value" in base.get(seed, {})]:
+        reached = (_find_epoch(curves[seed], base[seed]["value"]) for seed in compared)
         notes.append(f"reaches the baseline's final accuracy at epoch {', '.join(reached)}")
     notes += _describe_localisation(own)
     notes += _count_ahead(own, base)
@@ -123,11 +118,6 @@ def _describe_shared(rows: list[dict[str, Any]]) -> list[str]:
     return [f"{total:.1f} minutes of training, {theirs:.1f} of them shared with other runs ({kinds})"]
 
 
-def _has_curve(row: dict[str, Any]) -> bool:
-    return "value" in row and "top1" in row.get("curves", {})
-
-
-def _find_epoch(row: dict[str, Any], base: dict[str, Any]) -> str:
-    curve = row["curves"]["top1"]
-    at = (epoch for epoch, value in zip(curve["epoch"], curve["value"]) if value >= base["value"])
+def _find_epoch(curve: dict[str, list[float]], wanted: float) -> str:
+    at = (epoch for epoch, value in zip(curve["epoch"], curve["value"]) if value >= wanted)
     return str(next(at, "none"))
