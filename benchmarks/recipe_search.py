@@ -35,6 +35,7 @@ from rich.table import Table
 from vitling.console import Console
 from vitling.files import append_line
 from vitling.loading import read_json, read_json_lines
+from vitling.runs.report import sum_seconds
 from vitling.training.rundir import describe_environment
 
 FIXED = "--val 0.2 --no-test --no-report --calibrate off --overwrite"
@@ -42,14 +43,16 @@ FIXED = "--val 0.2 --no-test --no-report --calibrate off --overwrite"
 
 @dataclass(frozen=True)
 class Change:
-    """A change of the plan: flags of `vitling train`, and factors of the epochs of both stages, for changes whose cost
-    is known: then the candidate takes as long as the base. The others are trained for as many epochs."""
+    """A change of the plan: flags of `vitling train`, factors of the epochs of both stages, for changes whose cost is
+    known, and a factor of the first stage's epochs whose time the second stage gets or gives. Then the candidate takes
+    as long as the base. The others are trained for as many epochs."""
 
     flags: str = ""
     epochs: tuple[float, float] = (1.0, 1.0)
+    first: float = 1.0
 
 
-FIRST_COST = 1.6  # of an epoch of IDMM, in epochs of the second stage: 10,254 and 6,536 images/s, PVTv2-B0 on an H200
+FIRST_COST = 1.6  # of an epoch of IDMM, in epochs of the second stage: PVTv2-B0, 112 and 224 px, on an H200
 BASE_SIZE = 224  # for which the factors of the candidates with another size hold
 CHANGES = {
     "base": Change(),
@@ -79,8 +82,9 @@ CHANGES = {
     "pvt128": Change("--backbone pvt_v2_b0 --size 128"),
     "resnet64": Change("--backbone resnet10t --size 64"),
     "crops2": Change("--idmm.no-multi-crop --idmm.crops 2", (3.0, 1.0)),
-    "longer-first": Change("", (1.25, 0.6)),  # as long as the base if both stages have as many epochs, see FIRST_COST
-    "shorter-first": Change("", (0.75, 1.4)),
+    "longer-first": Change(first=1.25),
+    "shorter-first": Change(first=0.75),
+    "half-first": Change(first=0.5),
     "supervised": Change("--method supervised"),
     "lejepa": Change("--method lejepa"),
     "esvit": Change("--method esvit"),
@@ -109,6 +113,7 @@ class Job:
     more: str  # further flags that all candidates share
     data_hashes: dict[str, str]
     environment: dict[str, Any]  # commit, GPU and packages
+    first_cost: float = FIRST_COST
     plan: int = max(PLANS)
 
     @property
@@ -120,12 +125,15 @@ class Job:
     @property
     def length(self) -> str:
         """Return the flags of the length; a run without a first stage gets the epochs that take as long as both."""
-        factors = [CHANGES[name].epochs for name in self.candidate.split("+")]
-        first = round(self.epochs[0] * math.prod(first for first, _ in factors))
-        second = round(self.epochs[1] * math.prod(second for _, second in factors))
+        changes = [CHANGES[name] for name in self.candidate.split("+")]
+        planned = round(self.epochs[0] * math.prod(change.epochs[0] for change in changes))
+        first = round(planned * math.prod(change.first for change in changes))
+        second = round(
+            self.epochs[1] * math.prod(change.epochs[1] for change in changes) + self.first_cost * (planned - first)
+        )
         length = f"--pretrain-epochs {first} --epochs {second}"
         if "--method supervised" in f"{self.more} {self.flags}":
-            length = f"--epochs {round(FIRST_COST * first + second)}"
+            length = f"--epochs {round(self.first_cost * first + second)}"
         return f"{length} {self.more}".strip()
 
     @property
@@ -150,7 +158,8 @@ def run(job: Job) -> dict[str, Any]:
             return row | {"error": last.replace(folder, "RUN")[:300], "exit_code": process.returncode}
         result = read_json(Path(folder) / "result.json")
     val = result["last"]["val"]
-    about = {name: result.get(name) for name in ("backbone", "size", "epochs", "seconds", "parameters")}
+    about = {name: result.get(name) for name in ("backbone", "size", "epochs", "parameters")}
+    about["seconds"] = round(sum_seconds(result), 2)
     return row | {"top1": 100 * val["top1"], "log_loss": val["log_loss"], "images_held_out": val["n"], **about}
 
 
@@ -178,6 +187,12 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, default=200)
     parser.add_argument(
         "--classes", type=int, help="of each dataset, which must be a Parquet file with numbers as labels"
+    )
+    parser.add_argument(
+        "--first-cost",
+        type=float,
+        default=FIRST_COST,
+        help="time of an epoch of the first stage, in epochs of the second (default: %(default)s); measure it first",
     )
     parser.add_argument("--flags", default="", help="further flags of every run, such as '--backbone deit_tiny...'")
     parser.add_argument("--at-once", type=int, default=1)
@@ -211,7 +226,7 @@ def search(options: argparse.Namespace, sources: dict[str, str]) -> None:
     known = describe_environment()  # now, because a file of results that grows would mark the commit as changed
     environment = {name: known.get(name) for name in ("commit", "gpu", "packages")}
     jobs = [
-        Job(name, source, candidate, seed, epochs, options.flags, hashes[name], environment)
+        Job(name, source, candidate, seed, epochs, options.flags, hashes[name], environment, options.first_cost)
         for seed in dict.fromkeys(options.seeds)
         for candidate in dict.fromkeys(options.candidates)
         for name, source in sources.items()

@@ -5,6 +5,7 @@ python -m benchmarks.pages.recipe results docs/recipe.md
 
 from __future__ import annotations
 
+import re
 import statistics
 import sys
 from collections import defaultdict
@@ -68,12 +69,19 @@ def compare(rows: Iterable[dict[str, Any]]) -> dict[Group, list[Comparison]]:
     found: dict[Group, Candidates] = defaultdict(lambda: defaultdict(dict))
     for row in rows:
         if "top1" in row:
-            found[find_group(row)][row["candidate"], row["flags"]][row["seed"]] = row
+            found[find_group(row)][row["candidate"], _list_flags(row)][row["seed"]] = row
     return {key: _compare(candidates) for key, candidates in sorted(found.items())}
 
 
 def find_group(row: dict[str, Any]) -> Group:
     return row["data"], row["plan"], row["base"]
+
+
+def _list_flags(row: dict[str, Any]) -> str:
+    """List the flags of a candidate: its length, if it differs from the base's, and its change."""
+    length = re.match(r"(--pretrain-epochs \d+ )?--epochs \d+", row["length"])
+    words = [length[0] if length and row["length"] != row["base"] else "", row["flags"]]
+    return " ".join(filter(None, words))
 
 
 def _compare(candidates: Candidates) -> list[Comparison]:

@@ -74,6 +74,12 @@ def test_a_cheaper_candidate_gets_more_epochs(bench):
     assert lengths == ["--pretrain-epochs 30 --epochs 96", "--pretrain-epochs 90 --epochs 96"]
 
 
+@pytest.mark.parametrize(("candidate", "length"), [("half-first", (20, 164)), ("longer-first+half-first", (25, 148))])
+def test_the_second_stage_gets_the_time_of_the_first(bench, candidate, length):
+    job = bench.Job("d", "x", candidate, 0, (40, 100), "", {}, {}, first_cost=3.2)
+    assert job.length == "--pretrain-epochs {} --epochs {}".format(*length)
+
+
 def test_every_change_is_a_valid_plan(bench, tmp_path):
     """A wrong flag would be found only on a GPU, after minutes."""
     folder = make_folder(tmp_path / "images", classes=2, each=30, width=64, height=64)
