@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.pages.markdown import make_table
 from vitling.files import write_file
 from vitling.formatting import format_count, format_mean
 from vitling.loading import read_json_lines
+
+from .markdown import make_table  # relative: recipe_search.py imports this module as pages.recipe
 
 FILE = "recipe-search.jsonl"
 HEAD = """# The search for a recipe

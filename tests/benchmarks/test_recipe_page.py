@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 def make_row(candidate: str, seed: int, top1: float, loss: float = 1.0, base: str = "--epochs 1") -> dict:
     row = {"data": "d", "plan": 1, "base": base, "candidate": candidate, "seed": seed, "top1": top1, "log_loss": loss}
     about = {"flags": "" if candidate == "base" else "--x", "backbone": "net", "commit": "c", "gpu": "g"}
-    return row | about | {"images_held_out": 1408}
+    return row | about | {"length": base, "images_held_out": 1408}
 
 
 def test_page_matches_the_results():
@@ -31,6 +31,11 @@ def test_candidates_are_compared_on_the_seeds_they_share():
 def test_a_name_with_other_flags_is_another_candidate():
     rows = [make_row("base", 0, 50.0), make_row("ema", 0, 60.0), make_row("ema", 0, 40.0) | {"flags": "--z"}]
     assert [one.flags for one in compare(rows)["d", 1, "--epochs 1"]] == ["--x", "", "--z"]
+
+
+def test_a_candidate_of_another_length_shows_it():
+    rows = [make_row("base", 0, 50.0), make_row("half", 0, 60.0) | {"length": "--epochs 9 --size 8", "flags": ""}]
+    assert [one.flags for one in compare(rows)["d", 1, "--epochs 1"]] == ["--epochs 9", ""]
 
 
 def test_runs_that_never_finished_are_named(tmp_path):
