@@ -22,6 +22,7 @@ from vitling.errors import UserError
 from vitling.files import append_line
 from vitling.formatting import make_safe
 
+_TEXT_WIDTH = 8  # of a column of text at least, however narrow the terminal
 LINE_INTERVAL = 10.0  # seconds between progress lines when the output is not a terminal
 
 _brief = ContextVar("brief", default=False)
@@ -62,7 +63,8 @@ class Console(rich.console.Console):
 def make_table(texts: Iterable[str | Column], numbers: Iterable[str], caption: str | None = None) -> Table:
     """Make a table with columns of text and, to their right, of numbers, which are aligned and never wrapped."""
     right = (Column(name, justify="right", no_wrap=True) for name in numbers)
-    return Table(*texts, *right, caption=caption)
+    left = (Column(text, min_width=_TEXT_WIDTH) if isinstance(text, str) else text for text in texts)
+    return Table(*left, *right, caption=caption)
 
 
 def echo(text: object = "", file: TextIO | None = None) -> None:

@@ -25,7 +25,10 @@ from vitling.shortage import explain_shortage
 
 LOCK = ".lock"  # in a folder that a process has claimed
 _MAX_STEM = 255 - len("..12345678.part")  # bytes of a name in the temporary one, which may have 255
-_TEXT: Any = {"encoding": "utf-8", "errors": "backslashreplace"}  # names that are not UTF-8 become \udcff, as in JSON
+_ENCODING: Any = {
+    "encoding": "utf-8",
+    "errors": "backslashreplace",
+}  # names that are not UTF-8 become \udcff, as in JSON
 _claims: set[Path] = set()  # lock files that this process holds
 _KINDS = ((stat.S_ISLNK, "link"), (stat.S_ISDIR, "directory"), (stat.S_ISFIFO, "pipe"), (stat.S_ISSOCK, "socket"))
 _NUMBER = r"(?:-?[\d.]+(?:[eE][-+]?\d+)?|NaN|-?Infinity)"
@@ -43,7 +46,7 @@ def atomic_write(path: str | os.PathLike, mode: str = "wb") -> Iterator[IO]:
     temporary, handle = _make_temporary(path, tempfile.mkstemp)
     lock = os.dup(handle)  # `file` closes the handle before the rename
     try:
-        with os.fdopen(handle, mode, **({} if "b" in mode else _TEXT)) as file:
+        with os.fdopen(handle, mode, **({} if "b" in mode else _ENCODING)) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())

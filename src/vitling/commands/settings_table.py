@@ -54,4 +54,6 @@ def _is_decided(row: SettingRow) -> bool:
 
 
 def _format_flag(row: SettingRow) -> str:
-    return f"--{row.flag} {'(none)' if row.value is None else row.value}".strip()
+    if row.is_switch:
+        return f"--{row.flag}" if row.value == "on" else f"--{row.flag} (off)"
+    return f"--{row.flag} {row.value or '(none)'}"

@@ -59,7 +59,7 @@ class Objective(nn.Module):
         raise NotImplementedError
 
     def networks(self) -> list[nn.Module]:
-        """Return the networks that are worth compiling: the backbone, and its momentum copy if there is one."""
+        """Return the networks that are worth compiling: by default the backbone and its momentum copy, if any."""
         return [self.backbone, *(part.backbone for part in self.children() if isinstance(part, MomentumCopy))]
 
     @property

@@ -39,19 +39,18 @@ def _region_centres(backbone: Backbone, side: int, stride: int, device: torch.de
 
 
 @torch.no_grad()
-def match_by_place(student: Sequence[RegionLines], images: int) -> Tensor:
-    """Match the student's regions with the teacher's: [B, S, R]. The student's first views are the global ones, which
-    the teacher sees too.
+def match_by_place(views: Sequence[RegionLines], images: int) -> Tensor:
+    """Match the student's regions with the teacher's: [B, S, R]. The first views are the global ones, which both see.
 
     A region is matched with the four regions around its centre in the other view, weighted bilinearly, or with none if
     its centre lies outside. A pair of views counts by the part that matches, and regions of a view count equally. An
     image's shares sum to 1, or to 0 if none of its views overlap.
     """
-    teacher, blocks = student[0], []
+    teacher, blocks = views[0], []
     across_teacher, down_teacher = (_edges(teacher.boxes, axis, images) for axis in (0, 1))
-    for views in student:
-        down = _match_lines(_edges(views.boxes, 1, images), views.rows, down_teacher, teacher.rows)
-        across = _match_lines(_edges(views.boxes, 0, images), views.columns, across_teacher, teacher.columns)
+    for student in views:
+        down = _match_lines(_edges(student.boxes, 1, images), student.rows, down_teacher, teacher.rows)
+        across = _match_lines(_edges(student.boxes, 0, images), student.columns, across_teacher, teacher.columns)
         block = down[:, :, :, None, :, :, None] * across[:, :, None, :, :, None]  # [B, V, h, w, G, h', w']
         block = block.flatten(5, 6).flatten(2, 3)
         blocks.append(block / block.shape[2])

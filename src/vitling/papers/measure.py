@@ -25,7 +25,6 @@ from vitling.data.scan import ImageFacts
 from vitling.data.store import Store, gather
 from vitling.errors import RunAborted
 from vitling.objectives import Objective
-from vitling.papers.train_task import free_graphs
 from vitling.training import compilation, precision
 from vitling.training.compilation import Compile
 from vitling.training.config import FitConfig, LoopConfig, OptimConfig
@@ -146,7 +145,7 @@ def compare_steps(
     all_ways: set[tuple[int, bool]] = set()
     try:
         for names in [list(objectives)] if by_turns else [[name] for name in objectives]:
-            free_graphs()
+            compilation.free_graphs()
             found, ways = time_rounds(names, ROUNDS)
             all_ways |= ways
             for whole, part in zip(rounds, found):
@@ -178,7 +177,7 @@ def _check_comparable(ways: set[tuple[int, bool]], backbone: str, batch: int) ->
 def reset_compiler() -> None:
     """Free the GPU's memory and the compiled graphs, of which a process keeps a limited number."""
     torch._dynamo.reset()
-    free_graphs()
+    compilation.free_memory()
 
 
 def _measure_peak(task: Callable[[], Any], device: torch.device) -> float:

@@ -241,7 +241,7 @@ def list_stages(files: RunFiles) -> list[Stage]:
     for title, stage in files.stages:
         is_first = stage.folder.name == PRETRAIN_FOLDER and stage.folder.parent == files.folder
         rows = [
-            Setting(row.flag, row.value or "", row.origin.layer, row.origin.reason)
+            Setting(row.flag, row.value, row.origin.layer, row.origin.reason)
             for row in list_settings(stage.resolved, is_first)
         ]
         stages.append(Stage(title, tuple(rows)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Any
 
 from vitling.data.dataset import Dataset
 from vitling.data.store import build_store, measure_median_side
@@ -39,13 +38,15 @@ def collect_suspects(folder: Path, config: RunConfig) -> Suspects | None:
         method=found.method,
         total=len(found.suspects),
         csv=found.csv,
-        shown=tuple(SuspectImage(**_describe(one), tile=tiles.get((one.split, one.path), -1)) for one in shown),
+        shown=tuple(_describe(one, tiles.get((one.split, one.path), -1)) for one in shown),
         sprites=sprites,
     )
 
 
-def _describe(one: Suspect) -> dict[str, Any]:
-    return {name: value for name, value in vars(one).items() if name != "image"}
+def _describe(one: Suspect, tile: int) -> SuspectImage:
+    return SuspectImage(
+        one.path, one.split, one.given, one.suggested, one.given_probability, one.suggested_probability, tile
+    )
 
 
 def _draw_thumbnails(rows: list[Suspect], config: RunConfig) -> tuple[Sprites, dict[tuple[str, str], int]]:

@@ -16,10 +16,11 @@ _HIDDEN = ("source", "out", "resume", "overwrite", "explain", "report", "explici
 
 
 class SettingRow(NamedTuple):
-    flag: str  # without its dashes
-    value: str | None  # empty if the flag says it all
+    flag: str  # without its dashes; of a switch, the one that changes its default
+    value: str  # on or off for a switch; empty if there is none
     origin: Origin
     is_default: bool
+    is_switch: bool
 
 
 def list_settings(resolved: Resolved, is_first: bool = False) -> Iterator[SettingRow]:
@@ -28,9 +29,11 @@ def list_settings(resolved: Resolved, is_first: bool = False) -> Iterator[Settin
     for name, value in leaves(resolved.config):
         if name not in _HIDDEN and name.partition(".")[0] not in unused:
             origin = resolved.origins.get(name, Origin())
-            flag = flag_name(name_in_train(name) if is_first else name, value)
-            text = "" if isinstance(value, bool) else None if value is None else format_value(value)
-            yield SettingRow(flag, text, origin, value == default[name])
+            is_default, is_switch = value == default[name], isinstance(value, bool)
+            switch = not default[name] if is_switch else None
+            flag = flag_name(name_in_train(name) if is_first else name, switch)
+            text = ("off" if is_default else "on") if is_switch else "" if value is None else format_value(value)
+            yield SettingRow(flag, text, origin, is_default, is_switch)
 
 
 def _find_unused(config: RunConfig) -> set[str | None]:

@@ -28,8 +28,8 @@ def leaves(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def flag_name(name: str, value: Any = None) -> str:
-    """Return the flag that sets a value, without its dashes: `from_` is `from`, `esvit.region_from`
-    `esvit.region-from`, and `views.colour` `views.no-colour` if it is False."""
+    """Return the flag of a setting, without its dashes: `from_` is `from`, `esvit.region_from` `esvit.region-from`, and
+    `views.colour` `views.no-colour` to make it False. A switch has only the flag that changes its default."""
     *path, last = name.rstrip("_").replace("_", "-").split(".")
     return ".".join([*path, f"no-{last}" if value is False else last])
 
@@ -42,11 +42,13 @@ def settings_in(argv: Sequence[str]) -> tuple[str, ...]:
 
 def to_flags(config: Any, without: Collection[str]) -> str:
     """Write the explicit settings of a config as command-line flags."""
-    known, words = dict(leaves(config)), []
+    known, default, words = dict(leaves(config)), dict(leaves(type(config)())), []
     for name in config.explicit:
         name = name if name in known else f"{name}_"
         if name in known and name not in without:
             value = known[name]
+            if isinstance(value, bool) and value == default[name]:
+                continue
             words.append(f"--{flag_name(name, value)}")
             values = [] if isinstance(value, bool) else value if isinstance(value, tuple) else [value]
             words += [shlex.quote(str(one)) for one in values]
@@ -54,7 +56,7 @@ def to_flags(config: Any, without: Collection[str]) -> str:
 
 
 def format_flag(name: str, value: Any) -> str:
-    """Write a setting as a user types it."""
+    """Write a setting as a user types it; a switch, if it is not at its default."""
     text = "" if isinstance(value, bool) else f" {format_value(value)}"
     return f"--{flag_name(name, value)}{text}"
 

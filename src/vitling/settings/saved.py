@@ -11,7 +11,7 @@ from vitling.loading import convert
 from vitling.methods import METHODS
 from vitling.settings.config import PLANNED, Config, MethodsConfig
 from vitling.settings.layers import Draft, Layer, Origin
-from vitling.settings.names import flag_name, format_value, leaves
+from vitling.settings.names import format_flag, format_value, leaves
 from vitling.settings.resolve import Resolved
 
 # settings of one start, not of the run
@@ -58,10 +58,11 @@ def resume_config(request: Config, saved: Config) -> Config:
         paced = name in _PACED and saved.minutes is not None
         if name in _PER_START or implicit or paced or value == before[name]:
             continue
-        flag = "DATA" if name == "source" else f"--{flag_name(name)}"
+        given = f"DATA {value}" if name == "source" else format_flag(name, value)
+        saved_value = "settings" if isinstance(value, bool) else format_value(before[name])
         raise UserError(
-            f"{flag} {format_value(value)} differs from the run's {format_value(before[name])}. --resume "
-            "continues the same run; use a new --out for different settings."
+            f"{given} differs from the run's {saved_value}. --resume continues the same run; use a new --out for "
+            "different settings."
         )
     allow_bad = saved.allow_bad or request.allow_bad  # the test split may need it although training did not
     return replace(saved, out=request.out, resume=True, overwrite=False, allow_bad=allow_bad, report=request.report)

@@ -35,8 +35,9 @@ def restore(trainer: Trainer, state: State) -> None:
     trainer.feed.sizes = state.get("batch_sizes", trainer.feed.sizes)  # a compiled run may go on uncompiled
     if state["per_epoch"] != trainer.per_epoch:  # only in checkpoints without batch sizes
         raise UserError(
-            f"This run was started with {state['per_epoch']} steps per epoch and would now have {trainer.per_epoch}, "
-            "because compiled runs have whole batches since. Start again with --overwrite or a different --out."
+            f"This run was started with {state['per_epoch']} steps per epoch and would now have {trainer.per_epoch}. "
+            "Resume it on the device and with the version of vitling that it was started with, or start again with "
+            "--overwrite."
         )
     trainer.objective.load_state_dict(state["objective"])
     load_optimiser(trainer.optimiser, state["optimiser"])
@@ -51,7 +52,8 @@ def continue_from(trainer: Trainer, state: State) -> str:
     if state["per_epoch"] != trainer.per_epoch:
         raise UserError(
             f"That run had {state['per_epoch']} steps per epoch, and this one has {trainer.per_epoch}. Pass the same "
-            "--batch, and --loop.even on or off: only compiled runs have whole batches by default."
+            "--batch, --loop.drop-last and --loop.epoch-part, and --loop.even on or off: only compiled runs have whole "
+            "batches by default."
         )
     if state["step"] >= trainer.steps:
         raise UserError(

@@ -73,7 +73,7 @@ class Trainer:
 
     @property
     def per_epoch(self) -> int:
-        """Number of steps."""
+        """Steps of an epoch."""
         return len(self.feed.sizes)
 
     @property

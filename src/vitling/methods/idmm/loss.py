@@ -52,7 +52,7 @@ class IDMM(Objective):
             by_size.setdefault(view.pixels.shape[-1], []).append(g)
         features = [self.features(torch.cat([views[g].pixels for g in groups])) for groups in by_size.values()]
         order = [g for groups in by_size.values() for g in groups]
-        pooled = torch.cat([some.pooled for some in features])
+        pooled = torch.cat([one.pooled for one in features])
         losses = self.losses(pooled, [views[g] for g in order], batch)
         parts = dict(zip(order, losses.split([len(views[g].pixels) for g in order])))
         terms = {name: parts[g].mean() for g, name in enumerate(self.names)}

@@ -63,7 +63,7 @@ class LeJEPA(Objective):
 
     def forward(self, views: list[Views], batch: Batch, progress: Progress) -> dict[str, Tensor]:
         features = [self.features(view.pixels) for view in views]
-        embeddings = self.projector(torch.cat([some.pooled for some in features]))
+        embeddings = self.projector(torch.cat([one.pooled for one in features]))
         with torch.autocast(embeddings.device.type, enabled=False):
             z = embeddings.float().unflatten(0, (-1, len(batch.ids)))
             terms = {"invariance": invariance(z, self.config.global_crops), "sigreg": self.sigreg(z, batch)}
