@@ -147,7 +147,7 @@ def test_figures_of_other_images_are_not_taken_for_these(root, tmp_path, monkeyp
     shutil.copytree(root, tmp_path / "copy")
     suite.run_suite(config(tmp_path / "copy", folder, only=("cub",)))
     assert len(counted.embedded) == 2
-    assert "on different images" in capsys.readouterr().err
+    assert "with other images" in capsys.readouterr().err
     suite.run_suite(config(tmp_path / "copy", folder, only=("cub",), data=OTHERWISE))
     assert len(counted.embedded) == 3
     about = json.loads((folder / "config.json").read_text())
