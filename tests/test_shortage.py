@@ -32,7 +32,14 @@ def fail_to_fork(*_: object) -> None:
 
 
 CPU = RuntimeError("[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: ...")
-MEMORY = [CPU, MemoryError(), torch.OutOfMemoryError("made up"), OSError(errno.ENOMEM, "Cannot allocate memory")]
+MEMORY = [
+    CPU,
+    MemoryError(),
+    torch.OutOfMemoryError("made up"),
+    torch.AcceleratorError("CUDA error: out of memory"),
+    RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    OSError(errno.ENOMEM, "Cannot allocate memory"),
+]
 OTHERS = [
     (RuntimeError("can't start new thread"), "threads"),
     (fork_without_room(), "processes"),

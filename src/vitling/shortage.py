@@ -17,6 +17,8 @@ _MEMORY_WORDS = (
     "Cannot allocate memory",
     "Storage size calculation overflowed",
     "Triton Error [CUDA]: out of memory",
+    "CUDA error: out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
 )
 _THREAD_WORDS = "can't start new thread"
 _STARTERS = ("subprocess", "multiprocessing")  # modules that start processes

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import shutil
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -19,6 +21,7 @@ from vitling.runs import calibration
 from vitling.runs.calibration import FILE, FOLDER, load_calibration, scale_length
 from vitling.settings.config import FinetuneConfig
 from vitling.training.config import OptimConfig
+from vitling.training.trainer import Trainer
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +51,25 @@ def test_a_twin_calibrates_and_the_model_stays_the_same(finished, tmp_path):
     assert plain["temperature"] == 1
     assert plain["test"]["top1"] == result["last"]["test"]["top1"]
     assert "not calibrated" in (tmp_path / "plain" / "log.txt").read_text()
+
+
+def test_the_twins_memory_is_free_when_the_run_starts(finished, tmp_path, monkeypatch):
+    """Compiled objectives are in reference cycles, which Python's collector may leave alone for a long time."""
+    begin, trainers, alive = Trainer.__init__, [], []
+
+    def follow(self, *others):
+        alive.append(sum(trainer() is not None for trainer in trainers))
+        begin(self, *others)
+        self.cycle = self
+        trainers.append(weakref.ref(self))
+
+    monkeypatch.setattr(Trainer, "__init__", follow)
+    gc.disable()
+    try:
+        assert train(finished[0], tmp_path / "run", "--epochs", "1", "--no-report") == 0
+    finally:
+        gc.enable()
+    assert alive == [0, 0]
 
 
 def test_predictions_of_the_run(finished, capsys):

@@ -32,6 +32,7 @@ from vitling.runs.images import Stores
 from vitling.runs.opening import OpenRun
 from vitling.runs.origins import knows_labels
 from vitling.settings.config import FinetuneConfig, LabelledConfig
+from vitling.training.compilation import free_memory
 from vitling.training.deadline import Deadline
 from vitling.training.loop import fit
 from vitling.training.rundir import RunDirectory
@@ -84,6 +85,7 @@ def calibrate(
     )
     own = deadline and deadline.share(TWIN_WORK / (1 + TWIN_WORK), SHARE, add_compile_time=True)
     calibration = _train_twin(twin, stores.train, held, build, run, own)
+    free_memory()  # a compiled twin is part of a reference cycle, and the run needs its memory
     if run.directory.writes:
         write_file(path, save({name: value.contiguous() for name, value in vars(calibration).items()}))
     _delete_twin(run)

@@ -31,6 +31,7 @@ from vitling.runs.origins import knows_labels
 from vitling.settings.config import LabelledConfig
 from vitling.settings.doctor import DoctorConfig
 from vitling.settings.stages import make_fold_stage
+from vitling.training.compilation import free_memory
 from vitling.training.processes import choose_device, init_processes
 
 _AT_ONCE = 3  # on a GPU: one starts while another trains
@@ -98,6 +99,7 @@ def _train_fold(settings: LabelledConfig, folds: int, out: Path, start: str | No
     with init_processes(settings.loop.device) as processes, open_run(stage, "finetune", processes) as run:
         if not run.result:
             finetune_in(run)
+    free_memory()
 
 
 def _predict_fold(
