@@ -1,4 +1,5 @@
-"""Run Triton kernels in Triton's interpreter, which must be chosen before they are imported, and print their errors.
+"""Run Triton kernels, and the trial that precedes their use, in Triton's interpreter, which must be chosen before they
+are imported, and print their errors.
 
 python -m tests.backbones.interpreted depthwise float16 2 5 9 16
 """
@@ -14,10 +15,13 @@ os.environ["TRITON_INTERPRET"] = "1"
 import torch
 
 if __name__ == "__main__":
-    name, dtype, *sides = sys.argv[1:]
-    import_module(f"vitling.backbones.{name}").has_kernels = lambda device, dtype: True
+    name, dtype = sys.argv[1], getattr(torch, sys.argv[2])
+    shape, cpu = tuple(map(int, sys.argv[3:])), torch.device("cpu")
+    kernels = import_module(f"vitling.backbones.{name}")
+    kernels.has_kernels = lambda *_: True
+    kernels.check_kernels(cpu, dtype, *((shape[4], shape[2]) if name == "short_attention" else ()))
     if name == "depthwise":
         import_module("vitling.backbones.depthwise_kernels").PROGRAMS = 4  # so that some have several strips
     compare = import_module(f"tests.backbones.{name}").compare
-    for error in compare(tuple(map(int, sides)), getattr(torch, dtype), torch.device("cpu")):
+    for error in compare(shape, dtype, cpu):
         print(error)

@@ -68,7 +68,7 @@ def test_without_triton_values_equal_the_literal_convolution(dtype, shape):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
 def test_kernels_that_do_not_run_are_named_in_a_warning():
-    with pytest.warns(UserWarning, match=r"kernels do not run \(.+\); networks are slower"):
+    with pytest.warns(UserWarning, match=r"kernels cannot be used \(.+\); networks are slower"):
         assert not has_kernels.__wrapped__(torch.device("cuda:0"), torch.float32)
 
 

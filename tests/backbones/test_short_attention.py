@@ -56,7 +56,7 @@ def test_without_triton_values_equal_literal_attention(dtype, shape):
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("shape", [*SHAPES, (300, 784, 9, 1, 32), (64, 3136, 49, 1, 32), (300, 16, 16, 8, 32)])
 def test_kernels_equal_literal_attention(dtype, shape):
-    assert has_kernels(torch.device("cuda:0"), getattr(torch, dtype))
+    assert has_kernels(torch.device("cuda:0"), getattr(torch, dtype), shape[4], shape[2])
     errors = compare(shape, getattr(torch, dtype), torch.device("cuda"))
     assert max(errors) < TOLERANCES[dtype], errors
 
@@ -200,28 +200,28 @@ def stand_in(*shape: int) -> SimpleNamespace:
 
 def test_old_gpus_keep_torchs_attention(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
-    assert not has_kernels.__wrapped__(torch.device("cuda:0"), torch.float16)
+    assert not has_kernels.__wrapped__(torch.device("cuda:0"), torch.float16, 32, 9)
 
 
 @pytest.mark.parametrize("runs", [False, True])
 def test_kernels_that_do_not_run_are_not_called(runs, monkeypatch):
-    monkeypatch.setattr(short_attention, "has_kernels", lambda device, dtype: runs)
+    monkeypatch.setattr(short_attention, "has_kernels", lambda *_: runs)
     assert is_short(*[stand_in(2, 3, 5, 16)] * 3) == runs
 
 
 @pytest.mark.parametrize("other", [(1, 3, 5, 16), (2, 1, 5, 16), (2, 3, 5, 32)])
 def test_shapes_that_torch_would_broadcast_are_left_to_it(other, monkeypatch):
-    monkeypatch.setattr(short_attention, "has_kernels", lambda device, dtype: True)
+    monkeypatch.setattr(short_attention, "has_kernels", lambda *_: True)
     q, k = stand_in(2, 3, 7, 16), stand_in(*other)
     assert not is_short(q, k, k)
 
 
 @pytest.mark.parametrize("runs", [False, True])
 def test_whether_kernels_run_is_a_constant_of_a_graph(runs, monkeypatch):
-    monkeypatch.setattr(short_attention, "has_kernels", lambda device, dtype: runs and bool(torch.ones(1) == 1))
+    monkeypatch.setattr(short_attention, "has_kernels", lambda *_: runs and bool(torch.ones(1) == 1))
 
     def run(x: torch.Tensor) -> torch.Tensor:
-        return x + 1 if short_attention._has_kernels(x.device, x.dtype) else x - 1
+        return x + 1 if short_attention._has_kernels(x.device, x.dtype, 16, 9) else x - 1
 
     x = torch.zeros(1)
     torch._dynamo.reset()

@@ -6,7 +6,7 @@ operations are kept, so outputs are bit-identical to timm's. Parameters keep the
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from typing import Any, cast
 
 import torch
@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from timm.models.pvt_v2 import MlpWithDepthwiseConv
 from torch import Tensor, nn
 
-from vitling.backbones.kernels import try_kernels
+from vitling.backbones.kernels import check_outputs, draw_inputs, try_kernels
 from vitling.backbones.position import Grid
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -63,7 +63,7 @@ def depthwise_gelu(x: Tensor, x_bias: Tensor, taps: Tensor, bias: Tensor) -> Ten
     """
     x = x.contiguous()
     if not has_kernels(x.device, x.dtype):
-        return F.gelu(_convolve(x, taps, bias)).permute(0, 2, 3, 1).contiguous()
+        return _compute_plainly(x, taps, bias)
     from vitling.backbones.depthwise_kernels import compute_output
 
     with torch.cuda.device_of(x):
@@ -84,15 +84,23 @@ def depthwise_gelu_backward(out_gradient: Tensor, x: Tensor, taps: Tensor, bias:
 
 @cache
 def has_kernels(device: torch.device, dtype: torch.dtype) -> bool:
-    """Try the kernels on one pixel."""
+    """Try the kernels."""
+    return device.type == "cuda" and dtype in DTYPES and try_kernels(partial(check_kernels, device, dtype), device)
 
-    def run() -> None:
-        from vitling.backbones.depthwise_kernels import compute_gradients, compute_output
 
-        x, parameters = torch.zeros(1, 1, 1, 16, dtype=dtype, device=device), torch.zeros(10, 16, device=device)
-        compute_gradients(compute_output(x, parameters[:9], parameters[9]), x, parameters[:9], parameters[9])
+def check_kernels(device: torch.device, dtype: torch.dtype) -> None:
+    """Raise an exception unless the kernels compute what torch does."""
+    from vitling.backbones.depthwise_kernels import compute_gradients, compute_output
 
-    return device.type == "cuda" and dtype in DTYPES and try_kernels(run, device)
+    slope, x = draw_inputs(dtype, (1, 5, 7, 256), (1, 5, 7, 256))
+    inputs = [x, *draw_inputs(torch.float32, (9, 256), (256,))]
+    theirs = [_compute_plainly(*inputs), *_differentiate_plainly(slope, *inputs)]
+    slope, *inputs = (tensor.to(device) for tensor in (slope, *inputs))
+    check_outputs([compute_output(*inputs), *compute_gradients(slope, *inputs)], theirs)
+
+
+def _compute_plainly(x: Tensor, taps: Tensor, bias: Tensor) -> Tensor:
+    return F.gelu(_convolve(x, taps, bias)).permute(0, 2, 3, 1).contiguous()
 
 
 def _convolve(x: Tensor, taps: Tensor, bias: Tensor) -> Tensor:

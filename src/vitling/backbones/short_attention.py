@@ -6,13 +6,13 @@ or 16 keys.
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from vitling.backbones.kernels import try_kernels
+from vitling.backbones.kernels import check_outputs, draw_inputs, try_kernels
 
 MAX_KEYS = 64
 WIDTHS = (16, 32, 64)  # of a head
@@ -25,19 +25,19 @@ def is_short(q: Tensor, k: Tensor, v: Tensor) -> bool:
     if not q.is_cuda or q.dtype not in DTYPES or not q.dtype == k.dtype == v.dtype:
         return False
     fits = k.shape == v.shape and q.shape[:2] == k.shape[:2] and q.shape[3] == k.shape[3]
-    short = k.shape[2] <= MAX_KEYS and q.shape[3] in WIDTHS and q.numel() > 0
-    return fits and short and _has_kernels(q.device, q.dtype)
+    short = 0 < k.shape[2] <= MAX_KEYS and q.shape[3] in WIDTHS and q.numel() > 0
+    return fits and short and _has_kernels(q.device, q.dtype, q.shape[3], k.shape[2])
 
 
 @torch.compiler.assume_constant_result
-def _has_kernels(device: torch.device, dtype: torch.dtype) -> bool:
-    return has_kernels(device, dtype)
+def _has_kernels(device: torch.device, dtype: torch.dtype, width: int, keys: int) -> bool:
+    return has_kernels(device, dtype, width, keys)
 
 
 @torch.library.custom_op("vitling::attend", mutates_args=())
 def attend(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
     """Compute softmax(scale q k^T) v. All tensors are [B, tokens, heads, width]."""
-    if not has_kernels(q.device, q.dtype):
+    if not has_kernels(q.device, q.dtype, q.shape[3], k.shape[1]):
         return _attend_plainly(q, k, v, scale)
     from vitling.backbones.short_attention_kernels import compute_output
 
@@ -49,7 +49,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
 def attend_backward(out_gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
     """Compute the gradient of q and, as [2, ...], those of k and v."""
     out_gradient = out_gradient.contiguous()
-    if not has_kernels(q.device, q.dtype):
+    if not has_kernels(q.device, q.dtype, q.shape[3], k.shape[1]):
         return _differentiate_plainly(out_gradient, q, k, v, scale)
     from vitling.backbones.short_attention_kernels import compute_gradients
 
@@ -58,17 +58,21 @@ def attend_backward(out_gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, scale
 
 
 @cache
-def has_kernels(device: torch.device, dtype: torch.dtype) -> bool:
-    """Try the kernels on one token."""
-
-    def run() -> None:
-        from vitling.backbones.short_attention_kernels import compute_gradients, compute_output
-
-        x = torch.zeros(1, 1, 1, 16, dtype=dtype, device=device)
-        compute_gradients(compute_output(x, x, x, 1.0), x, x, x, 1.0)
-
+def has_kernels(device: torch.device, dtype: torch.dtype, width: int, keys: int) -> bool:
+    """Try the kernels for heads of this width and this number of keys."""
     supported = device.type == "cuda" and torch.cuda.get_device_capability(device) >= _MIN_CAPABILITY
-    return supported and try_kernels(run, device)
+    return supported and try_kernels(partial(check_kernels, device, dtype, width, keys), device)
+
+
+def check_kernels(device: torch.device, dtype: torch.dtype, width: int, keys: int) -> None:
+    """Raise an exception unless the kernels compute what torch does."""
+    from vitling.backbones.short_attention_kernels import compute_gradients, compute_output
+
+    shapes = [(1, tokens, 2, width) for tokens in (70, 70, keys, keys)]
+    slope, q, k, v = draw_inputs(dtype, *shapes)
+    theirs = [_attend_plainly(q, k, v, 0.2), *_differentiate_plainly(slope, q, k, v, 0.2)]
+    slope, q, k, v = (tensor.to(device) for tensor in (slope, q, k, v))
+    check_outputs([compute_output(q, k, v, 0.2), *compute_gradients(slope, q, k, v, 0.2)], theirs)
 
 
 def _align(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:

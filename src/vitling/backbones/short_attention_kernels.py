@@ -17,7 +17,7 @@ from vitling.backbones.kernels import set_kernel_cache
 LOG2_E = 1.4426950408889634
 QUERIES = 64  # of a step
 STEPS = 8  # of a program, at most
-OPTIONS = {"num_warps": 4, "num_stages": 2, "enable_fp_fusion": True}
+OPTIONS = {"num_warps": 4, "num_stages": 3, "enable_fp_fusion": True}  # with 2 stages a step waits for its own loads
 
 
 @triton.jit
