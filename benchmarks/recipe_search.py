@@ -59,6 +59,7 @@ CHANGES = {
     "adamw": Change(
         "--optim.name adamw --pretrain-optim.name adamw --optim.weight-decay 1e-3 --pretrain-optim.weight-decay 1e-3"
     ),
+    "decay2e-1": Change("--optim.weight-decay 0.2 --pretrain-optim.weight-decay 0.2"),
     "decay1e-3": Change("--optim.weight-decay 1e-3 --pretrain-optim.weight-decay 1e-3"),
     "own-init": Change("--init default"),  # plain ViTs only: the others start so
     "ema": Change("--optim.ema 0.998"),
@@ -73,6 +74,9 @@ CHANGES = {
     "smoothing0": Change("--objective.smoothing 0"),
     "lr5e-4": Change("--optim.lr 5e-4 --pretrain-optim.lr 5e-4"),  # the paper's for PVTv2, whose plan has 1e-3
     "lr2e-3": Change("--optim.lr 2e-3 --pretrain-optim.lr 2e-3"),
+    "lr3e-3": Change("--optim.lr 3e-3 --pretrain-optim.lr 3e-3"),  # twice the plan's for vit_nano_patch4_32
+    "lr4e-3": Change("--optim.lr 4e-3 --pretrain-optim.lr 4e-3"),
+    "lr6e-3": Change("--optim.lr 6e-3 --pretrain-optim.lr 6e-3"),
     "batch128": Change("--batch 128"),
     "size192": Change("--size 192 --pretrain-size 112 --test-size 256", (1.0, (BASE_SIZE / 192) ** 2)),
     "size160": Change("--size 160 --pretrain-size 112 --test-size 224", (1.0, (BASE_SIZE / 160) ** 2)),
