@@ -68,7 +68,7 @@ def measure_seed(options: argparse.Namespace, seed: int, flags: list[str]) -> di
         test = result["last"]["test"]
         row[name] = {key: test[key] for key in ("top1", "calibration_error")} | {
             "temperature": result["last"]["temperature"],
-            **{key: result.get(key) for key in ("seconds", "seconds_compiling", "epochs", "judged_at", "stages")},
+            **{key: result.get(key) for key in ("seconds", "seconds_compiling", "epochs", "evaluated_at", "stages")},
         }
     model = load(options.runs / f"twin-{seed}")
     row["sets"] = {str(c): model.evaluate(str(options.data), coverage=c)["prediction_sets"] for c in COVERAGES}

@@ -236,7 +236,7 @@ def _read(path: Path) -> Any:
         ".jsonl": lambda path: [_drop_times(json.loads(line)) for line in path.read_text().splitlines()],
         ".json": lambda path: _drop_times(json.loads(path.read_text())),
     }
-    own = path.suffix in readers and path.name not in ("environment.json", "asked.json", "test-openings.jsonl")
+    own = path.suffix in readers and path.name not in ("environment.json", "request.json", "test-openings.jsonl")
     return readers[path.suffix](path) if own else None
 
 

@@ -43,8 +43,8 @@ def format_mean(values: Sequence[float], digits: int = 2, sign: str = "") -> str
     """Format as `92.40`, or with the standard deviation of several values as `92.40 ± 0.12`."""
     if not values:
         return ""
-    deviation = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
-    return f"{statistics.mean(values):{sign}.{digits}f}{deviation}"
+    std = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):{sign}.{digits}f}{std}"
 
 
 def join_or(words: Sequence[str]) -> str:

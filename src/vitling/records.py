@@ -71,7 +71,7 @@ class RunResult(_Training):
     best: NotRequired[EpochFigures]
     method: NotRequired[str]
     classes: NotRequired[Count]
-    judged_at: NotRequired[Count]
+    evaluated_at: NotRequired[Count]
     parameters: NotRequired[Count]
     aux: NotRequired[str]
     task: NotRequired[str]

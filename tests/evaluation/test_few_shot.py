@@ -34,11 +34,11 @@ def test_curves_rise_and_have_a_std():
         one, ten = found[way][1], found[way][10]
         assert len(one["values"]) == 4
         assert one["mean"] == pytest.approx(np.mean(one["values"]))
-        assert one["deviation"] == pytest.approx(np.std(one["values"], ddof=1))
+        assert one["std"] == pytest.approx(np.std(one["values"], ddof=1))
         assert one["mean"] < ten["mean"] <= 1
     assert measure_few_shot(features, labels, query_features, truth, 3, top1, FewShotConfig((1, 10), draws=4)) == found
     single = measure_few_shot(features, labels, query_features, truth, 3, top1, FewShotConfig((1,), draws=1))
-    assert single["centroid"][1]["deviation"] is None
+    assert single["centroid"][1]["std"] is None
 
 
 def test_centroids_match_scikit_learn_on_unit_features():

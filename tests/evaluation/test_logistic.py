@@ -150,7 +150,7 @@ def test_start_at_the_minimum_and_iteration_limit():
     assert found.points.abs().max() < 1e-4
     features, labels = draw_clusters(4)
     problems = Problems(features.double(), labels, [1e6])
-    cut = minimise(problems, problems.start(), most=3)
+    cut = minimise(problems, problems.start(), max_iterations=3)
     assert not cut.converged[0]
     assert cut.iterations[0] == 3
 

@@ -155,7 +155,7 @@ def test_random_weights_are_those_of_the_seed_and_weights_those_of_the_file(data
 
 def test_what_the_watcher_says_is_noted(data, tmp_path, monkeypatch):
     monkeypatch.setattr(collapse, "GRACE_STEPS", 0)
-    monkeypatch.setattr(collapse, "find_bad_signs", lambda *a: [collapse.Sign("flat", 0.0, "all is flat", "nothing")])
+    monkeypatch.setattr(collapse, "find_symptoms", lambda *a: [collapse.Symptom("flat", 0.0, "all is flat", "nothing")])
     watched = FrozenTask(replace(FIRST, watch_every=1, on_collapse="warn"), "knn")
     outcome = reproduce(replace(STUDY, runs=(StudyRun("watched", watched, "made"),)), data)
     (row,) = outcome.results["rows"]
@@ -178,7 +178,7 @@ def test_a_pace_beside_a_figure(data, monkeypatch):
 
 @pytest.fixture
 def two_sets(tmp_path, monkeypatch):
-    """A table of two datasets, of which one is judged by class."""
+    """A table of two datasets, of which one is scored by class."""
     kept = {name: replace(ENTRIES[name], tables=("esvit-t10",)) for name in ("cifar10", "pets")}
     for name in list(ENTRIES):
         monkeypatch.setitem(ENTRIES, name, kept.get(name, replace(ENTRIES[name], tables=())))

@@ -66,7 +66,7 @@ class Counter:
         knn, embed = probes.PROBES["knn"], suite._compute_features
 
         def counting_probe(bench, log):
-            self.probed.append(len(bench.parts["judged"].labels))
+            self.probed.append(len(bench.parts["evaluated"].labels))
             return knn(bench, log)
 
         def counting_embed(place, *others):
@@ -196,7 +196,7 @@ def note(line):
         file.write(line + "\\n")
 
 def noted_probe(bench, log):
-    note(f"probe {len(bench.parts['judged'].labels)} {bench.classes}")
+    note(f"probe {len(bench.parts['evaluated'].labels)} {bench.classes}")
     if slow and bench.classes == 102:  # the second dataset
         note("waiting")
         time.sleep(60)
@@ -249,7 +249,7 @@ def test_wrong_input(root, tmp_path, capsys):
 
 
 def cell(run: str, data: str, value: float, probe: str = "knn") -> Cell:
-    about = {"images": {"train": 1_020, "validation": 1_020, "judged": 6_149}}
+    about = {"images": {"train": 1_020, "validation": 1_020, "evaluated": 6_149}}
     return Cell(run, data, probe, "accuracy", value, about)
 
 

@@ -180,7 +180,7 @@ def test_warns_of_seeds_with_different_test_sizes(tmp_path, capsys):
     sizes = iter([288, 288, 224])
 
     def trained(config):
-        return {"seed": config.seed, "size": 224, "judged_at": next(sizes), "last": {"test": {"top1": 0.5, "n": 10}}}
+        return {"seed": config.seed, "size": 224, "evaluated_at": next(sizes), "last": {"test": {"top1": 0.5, "n": 10}}}
 
     train_seeds(TrainConfig(source="images", out=str(tmp_path), seeds=2), trained)
     assert "Pass --" not in capsys.readouterr().err
@@ -248,13 +248,13 @@ def test_refusal_keeps_the_stored_request(tmp_path):
 
     with pytest.raises(UserError, match="Which images"):
         train_seeds(TrainConfig(out=str(out), seeds=3, resume=True), refuses)
-    assert not (out / "asked.json").exists()
+    assert not (out / "request.json").exists()
     train_seeds(TrainConfig(source="a", out=str(out), seeds=2, resume=True), lambda c: {"seed": c.seed, "last": {}})
-    before = (out / "asked.json").read_bytes()
+    before = (out / "request.json").read_bytes()
     with pytest.raises(UserError, match="Which images"):
         train_seeds(TrainConfig(source="b", out=str(out), seeds=2, overwrite=True), refuses)
-    assert (out / "asked.json").read_bytes() == before
-    (out / "asked.json").write_text("")
+    assert (out / "request.json").read_bytes() == before
+    (out / "request.json").write_text("")
     with pytest.raises(UserError, match=r"not valid JSON.* Delete it"):
         resumes_group(TrainConfig(out=str(out), resume=True))
 

@@ -41,7 +41,7 @@ def test_validation_test_and_saved_model_use_it(images, tmp_path, capsys):
     model = load(tmp_path / "run", device="cpu")
     assert (model.meta.size, model.backbone.size) == (24, 24)
     result = read(tmp_path / "run" / "result.json")
-    assert (result["size"], result["judged_at"]) == (16, 24)
+    assert (result["size"], result["evaluated_at"]) == (16, 24)
     tested = result["last"]["test"]
     store = build_store(read_splits(str(images), DataConfig()).open_test("a test"), model.meta.store_size)
     store.mean, store.std = model.meta.mean, model.meta.std
@@ -57,7 +57,7 @@ def test_stage_at_a_larger_size_is_evaluated_there(images, tmp_path, capsys):
     assert train(images, tmp_path / "run", "--test-size", "24", "--final-size", "32", "--val", "none") == 0
     output = capsys.readouterr().out
     assert output.index("evaluated at 24 px") < output.index("large, evaluated at 32 px") < output.index("Saved to")
-    assert read(tmp_path / "run" / "large" / "result.json")["judged_at"] == 32
+    assert read(tmp_path / "run" / "large" / "result.json")["evaluated_at"] == 32
 
 
 def test_time_is_reserved_for_larger_views(images):

@@ -48,7 +48,7 @@ def test_all_probes_at_once(pretrained, labelled, tmp_path, capsys):
     flags = ["--knn.k", "1", "5", "--val", "0.3", *QUICK, "--linear.epochs", "60"]
     found = run_probes(pretrained, labelled, tmp_path / "found.json", *probes, *flags)
     assert (found["split"], found["metric"], found["chosen_on"]) == ("test", "top1", "held out of train")
-    assert found["images"] == {"train": 21, "validation": 9, "judged": 18}
+    assert found["images"] == {"train": 21, "validation": 9, "evaluated": 18}
     by_probe = found["probes"]
     for name in ("knn", "linear", "logistic"):
         one = by_probe[name]
@@ -62,7 +62,7 @@ def test_all_probes_at_once(pretrained, labelled, tmp_path, capsys):
     assert str(by_probe["linear"]["chosen"]["lr"]) in map(str, map(float, by_probe["linear"]["each_lr"]))
     assert by_probe["logistic"]["backend"] == "torch"
     assert 1 <= len(by_probe["logistic"]["each_C"]) <= 15
-    assert by_probe["few-shot"]["centroid"]["4"]["deviation"] is not None
+    assert by_probe["few-shot"]["centroid"]["4"]["std"] is not None
     shown = capsys.readouterr().out
     assert f"{by_probe['logistic']['value']:.2%}" in shown
     assert "held out of train" in shown
@@ -104,18 +104,18 @@ def test_val_split_is_used_to_choose_or_to_evaluate(pretrained, labelled, tmp_pa
     make_folder(labelled, each=5, split="val", first=300)
     found = run_probes(pretrained, labelled, tmp_path / "a.json", "--with", "knn", "--knn.k", "3")
     assert (found["split"], found["chosen_on"]) == ("test", "val")
-    assert found["images"] == {"train": 30, "validation": 15, "judged": 18}
+    assert found["images"] == {"train": 30, "validation": 15, "evaluated": 18}
     found = run_probes(pretrained, labelled, tmp_path / "b.json", "--with", "knn", "--knn.k", "3", "--split", "val")
     assert (found["split"], found["chosen_on"]) == ("val", "held out of train")
-    assert found["images"] == {"train": 27, "validation": 3, "judged": 15}
+    assert found["images"] == {"train": 27, "validation": 3, "evaluated": 15}
     found = run_probes(pretrained, labelled, tmp_path / "c.json", "--with", "knn", "--knn.k", "3", "--val", "0.4")
-    assert found["images"] == {"train": 27, "validation": 18, "judged": 18}
+    assert found["images"] == {"train": 27, "validation": 18, "evaluated": 18}
 
 
 def test_folder_without_splits_is_split_with_a_note(pretrained, folder, tmp_path, capsys):
     found = run_probes(pretrained, folder, tmp_path / "f.json", "--with", "knn", "--val", "0.2")
     assert found["split"] == "val"
-    assert found["images"] == {"train": 22, "validation": 5, "judged": 3}
+    assert found["images"] == {"train": 22, "validation": 5, "evaluated": 3}
     assert found["probes"]["knn"]["chosen"]["k"] in (10, 20)
     output = capsys.readouterr()
     assert "3 of 30 train images are held out as val" in output.err

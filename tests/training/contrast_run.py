@@ -44,7 +44,7 @@ def gradients(kind: str, images: int, rank: int = 0, world: int = 1) -> dict[str
     ((local, weight),) = slice_batch(images, rank, world, 1)
     held = count_images_per_process(images, world, 1)[0] if world > 1 else ()
     model = objective(kind, torch.tensor([0, 1, 0, -1, 1]))
-    batch = Batch(torch.from_numpy(local), None, held=held)
+    batch = Batch(torch.from_numpy(local), None, images_per_process=held)
     z = inputs[:, local] @ matrix
     if isinstance(model, LeJEPA):
         loss = weight * model.sigreg(z, batch)

@@ -189,12 +189,12 @@ def test_a_folder_of_several_runs_in_use_is_refused(folder, tmp_path, capsys):
     holder = subprocess.Popen([sys.executable, "-c", code, str(out)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert holder.stdout is not None
     holder.stdout.readline()
-    before = (out / "asked.json").read_text()
+    before = (out / "request.json").read_text()
     assert f"in use by process {holder.pid} on" in refused(
         capsys, "train", folder, "--out", out, *TINY, *seeds, "--overwrite"
     )
     assert (out / "seed0" / "result.json").exists()
-    assert (out / "asked.json").read_text() == before
+    assert (out / "request.json").read_text() == before
     holder.kill()
     holder.communicate()
     assert train(folder, out, *seeds, "--overwrite") == 0

@@ -46,7 +46,7 @@ def _print_differences(result: dict[str, Any]) -> None:
     table = make_table([Column("run", overflow="fold")], columns, caption)
     for row in result["runs"]:
         interval = [format_interval(row["mean"], result["images"])] if with_interval else []
-        mean, std = format_percent(row["mean"]), format_percent(row["deviation"])
+        mean, std = format_percent(row["mean"]), format_percent(row["std"])
         table.add_row(row["run"], str(len(row["values"])), mean, *interval, std)
     Console().print(table)
     for found in result["differences"]:

@@ -79,8 +79,8 @@ def _format_class(row: dict[str, Any]) -> dict[str, str]:
 def _print_probes(result: dict[str, Any]) -> None:
     images = result["images"]
     echo(
-        f"{result['split']} of {result['data']}: {images['judged']:,} images, {result['classes']} classes; probes of "
-        f"frozen features, weights: {result['weights']}"
+        f"{result['split']} of {result['data']}: {images['evaluated']:,} images, {result['classes']} classes; probes "
+        f"of frozen features, weights: {result['weights']}"
     )
     echo(
         f"Trained on train, chosen on {images['validation']:,} images ({result['chosen_on']}), then trained on all "
@@ -107,7 +107,7 @@ def _probe_table(result: dict[str, Any]) -> Table:
             label = shown if shown == chosen else f"({shown})"
             values = [format_percent(scores["validation"]), format_percent(scores["value"])]
             if result["metric"] == "top1":
-                values.append(format_interval(scores["value"], result["images"]["judged"]))
+                values.append(format_interval(scores["value"], result["images"]["evaluated"]))
             table.add_row(name, label, *values)
     return table
 
@@ -118,7 +118,7 @@ def _few_shot_table(curves: dict[str, Any], metric: str) -> Table:
     table = make_table(["images per class"], classifiers, caption)
     for shots in curves["centroid"]:
         cells = (curves[classifier][shots] for classifier in classifiers)
-        table.add_row(shots, *(_format_mean(cell["mean"], cell["deviation"]) for cell in cells))
+        table.add_row(shots, *(_format_mean(cell["mean"], cell["std"]) for cell in cells))
     return table
 
 

@@ -57,9 +57,9 @@ def print_run(result: dict[str, Any], config: Any) -> None:
 
 
 def _print_scores(result: dict[str, Any]) -> None:
-    other_size = result.get("judged_at", result["size"]) != result["size"]
+    other_size = result.get("evaluated_at", result["size"]) != result["size"]
     if other_size:
-        echo(f"evaluated at {result['judged_at']} px (--test-size):")
+        echo(f"evaluated at {result['evaluated_at']} px (--test-size):")
     Console().print(_score_table(result))
     large = result.get("stages", {}).get("large", {})
     if "last" in large:
@@ -157,7 +157,7 @@ def _print_seeds(result: dict[str, Any], out: str) -> None:
     for name, found in result["scores"].items():
         *words, metric = name.split()
         shown = " ".join((*words, METRIC_NAMES[metric].display if metric in METRIC_NAMES else metric))
-        mean, std = format_percent(found["mean"]), format_percent(found["deviation"])
+        mean, std = format_percent(found["mean"]), format_percent(found["std"])
         interval = format_interval(found["mean"], found["images"]) if "images" in found else ""
         table.add_row(shown, mean, interval, std, str(len(found["values"])))
     Console().print(table)

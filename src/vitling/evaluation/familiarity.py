@@ -185,12 +185,12 @@ def _log_root(squares: Tensor) -> Tensor:
 
 @torch.inference_mode()
 def compute_features(
-    backbone: Backbone, store: Store, size: int, crop_fraction: float, most: int = SAMPLE
+    backbone: Backbone, store: Store, size: int, crop_fraction: float, max_images: int = SAMPLE
 ) -> ImageSummary:
     """Compute the features of all images; of more than `most`, a sample."""
     ids = np.arange(len(store))
-    if len(ids) > most:
-        ids = ids[np.sort(make_rng("familiarity", 0).permutation(len(ids))[:most])]
+    if len(ids) > max_images:
+        ids = ids[np.sort(make_rng("familiarity", 0).permutation(len(ids))[:max_images])]
     with eval_mode(backbone):
         views = iterate_views(store, size, crop_fraction, ids)
         return _join([summarise_images(images, backbone.forward(images).grid) for images in views])

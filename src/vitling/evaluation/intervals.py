@@ -42,7 +42,7 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
 def summarise_values(values: Sequence[float]) -> dict[str, Any]:
     """Compute the mean and the standard deviation of a figure, None for one value."""
     std = statistics.stdev(values) if len(values) > 1 else None
-    return {"mean": statistics.mean(values), "deviation": std, "values": values}
+    return {"mean": statistics.mean(values), "std": std, "values": values}
 
 
 def format_interval(accuracy: float, n: int) -> str:

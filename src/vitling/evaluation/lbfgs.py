@@ -39,11 +39,11 @@ class Minima:
 
 @torch.no_grad()
 def minimise(
-    objective: Objective, start: Tensor, tolerance: float = 1e-4, most: int = 1000, noise: float = 0.0
+    objective: Objective, start: Tensor, tolerance: float = 1e-4, max_iterations: int = 1000, noise: float = 0.0
 ) -> Minima:
     """Minimise from `start` [P, F] float64. `noise`: relative error of values not computed in float64."""
     found = Minima(start.clone(), np.zeros(len(start), int), np.zeros(len(start), bool))
-    work = _Problems(objective, start, tolerance, most, noise)
+    work = _Problems(objective, start, tolerance, max_iterations, noise)
     work.retire(found, work.begin())
     while len(work.rows):
         work.retire(found, work.step_all())
@@ -53,8 +53,8 @@ def minimise(
 class _Problems:
     """The problems that are still active: row i of everything belongs to problem `rows[i]`."""
 
-    def __init__(self, objective: Objective, start: Tensor, tolerance: float, most: int, noise: float):
-        self.objective, self.tolerance, self.most, self.noise = objective, tolerance, most, noise
+    def __init__(self, objective: Objective, start: Tensor, tolerance: float, max_iterations: int, noise: float):
+        self.objective, self.tolerance, self.max_iterations, self.noise = objective, tolerance, max_iterations, noise
         count, size = start.shape
         self.rows = np.arange(count)
         self.problems = torch.arange(count, device=start.device)  # `rows` on the device
@@ -124,7 +124,7 @@ class _Problems:
         scale = np.maximum(np.maximum(np.abs(before), np.abs(values[at])), 1.0)
         self.converged[at] = (largest[at] <= self.tolerance) | (before - values[at] <= 64 * EPSILON * scale)
         ended = np.zeros(len(self.rows), bool)
-        ended[at] = self.converged[at] | (self.iterations[at] >= self.most)
+        ended[at] = self.converged[at] | (self.iterations[at] >= self.max_iterations)
 
         bent = slopes[at] - old_slope > EPSILON * -old_slope  # else the curvature is not positive
         self._store_pairs(at[bent], step, gradient)

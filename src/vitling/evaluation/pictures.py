@@ -111,7 +111,7 @@ def draw_heads(view: np.ndarray, heads: RankedHeads, grid: Grid, masks: bool, ou
     columns = min(6, count)
     rows = -(-count // columns)
     figure = Figure(figsize=(max(5.0, 1.75 * columns), 1.95 * rows + 0.7), dpi=120, layout="constrained")
-    redundant, most = heads.redundant(), np.log2(heads.maps[0].numel())
+    redundant, max_bits = heads.redundant(), np.log2(heads.maps[0].numel())
     what = f"Regions with {MASS:.0%} of the attention" if masks else "Attention"
     grey = "; grey names: redundant" if redundant.any() else ""
     figure.suptitle(
@@ -133,7 +133,7 @@ def draw_heads(view: np.ndarray, heads: RankedHeads, grid: Grid, masks: bool, ou
         y, x = (np.array(heads.query) + 0.5) * (height / grid[0], width / grid[1])
         axis.plot(x, y, "o", color=BLUE, mec="white", mew=1.2, ms=8)
         axis.set_title(
-            f"head {int(heads.order[i])}: {float(heads.entropy[i]):.2f} of {most:.2f} bits",
+            f"head {int(heads.order[i])}: {float(heads.entropy[i]):.2f} of {max_bits:.2f} bits",
             fontsize=8,
             color="grey" if redundant[i] else "black",
         )
@@ -157,16 +157,16 @@ def draw_entropies(heads: RankedHeads, out: Path) -> None:
 
     entropy = heads.entropy.cpu().numpy()
     redundant = heads.redundant().numpy()
-    most = np.log2(heads.maps[0].numel())
+    max_bits = np.log2(heads.maps[0].numel())
     figure = Figure(figsize=(max(5.0, 0.32 * len(entropy) + 1.5), 3.2), dpi=110, layout="constrained")
     axes = figure.subplots()
     places = np.arange(len(entropy))
     axes.plot(places, entropy, color="lightgrey", lw=1, zorder=1)
     axes.scatter(places, entropy, s=45, color=np.where(redundant, "darkgrey", BLUE), zorder=2)
-    axes.axhline(most, color="black", lw=1, ls="--")
-    axes.text(len(entropy) - 0.5, most, f"uniform: {most:.2f}", ha="right", va="bottom", fontsize=9)
-    room = max(0.1, 0.15 * (most - entropy.min()))
-    axes.set(xlabel="head", ylabel="entropy (bits)", ylim=(entropy.min() - room, most + room), xticks=places)
+    axes.axhline(max_bits, color="black", lw=1, ls="--")
+    axes.text(len(entropy) - 0.5, max_bits, f"uniform: {max_bits:.2f}", ha="right", va="bottom", fontsize=9)
+    room = max(0.1, 0.15 * (max_bits - entropy.min()))
+    axes.set(xlabel="head", ylabel="entropy (bits)", ylim=(entropy.min() - room, max_bits + room), xticks=places)
     axes.set_xlim(-0.5, len(entropy) - 0.5)
     axes.set_xticklabels([str(int(head)) for head in heads.order], fontsize=8)
     grey = " (grey)" if redundant.any() else ""
@@ -197,8 +197,8 @@ def save_picture(figure: Figure, out: Path) -> None:
 def _make_palette(picture: Image.Image) -> Image.Image:
     """Make a palette of the picture's colours and those of the marks, which are rare and would be lost."""
     drawn = [channel for colour in (YELLOW, ORANGE, BLUE, RED, WHITE) for channel in ImageColor.getrgb(colour)]
-    most = 256 - len(drawn) // 3
-    own = (picture.quantize(most).getpalette() or [])[: 3 * most]
+    colours = 256 - len(drawn) // 3
+    own = (picture.quantize(colours).getpalette() or [])[: 3 * colours]
     palette = Image.new("P", (1, 1))
     palette.putpalette(own + drawn)
     return palette

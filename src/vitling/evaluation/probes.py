@@ -38,7 +38,7 @@ class ProbeTask:
     model: Model
     settings: ProbesConfig
     class_names: tuple[str, ...]
-    parts: dict[str, SplitFeatures]  # train, validation, and judged: the split to evaluate on
+    parts: dict[str, SplitFeatures]  # train, validation, and evaluated: the split that probes are evaluated on
 
     @property
     def classes(self) -> int:
@@ -63,7 +63,7 @@ class ProbeTask:
 
     def evaluate(self, logits: Tensor) -> dict[str, Any]:
         """Compute the chosen metric and all others on the evaluation split."""
-        labels, logits = self.parts["judged"].labels, logits.float()
+        labels, logits = self.parts["evaluated"].labels, logits.float()
         metrics = summarise(logits.cpu(), labels.cpu(), self.class_names)
         return {"value": self.score(logits, labels), "metrics": metrics}
 
@@ -82,7 +82,7 @@ def run_knn(task: ProbeTask, log: Log) -> dict[str, Any]:
     held_out, labels = task.pooled("validation")
     validation = {k: task.score(v, labels) for k, v in _knn_logits(task, task.pooled("train"), held_out).items()}
     best = max(validation, key=lambda k: (validation[k], -k))
-    queries, truth = task.pooled("judged")
+    queries, truth = task.pooled("evaluated")
     logits = _knn_logits(task, task.pooled("train", "validation"), queries)
     each = {str(k): {"validation": validation[k], "value": task.score(logits[k], truth)} for k in task.settings.knn.k}
     return {"chosen": {"k": best}, "validation": validation[best], **task.evaluate(logits[best]), "each_k": each}
@@ -110,7 +110,7 @@ def run_linear(task: ProbeTask, log: Log) -> dict[str, Any]:
     return {
         "chosen": {"lr": found.lr},
         "validation": found.score,
-        **task.evaluate(found.logits(task.parts["judged"].frozen.blocks)),
+        **task.evaluate(found.logits(task.parts["evaluated"].frozen.blocks)),
         "width": train.frozen.blocks.shape[1],
         "each_lr": {f"{lr:g}": value for lr, value in found.scores.items()},
     }
@@ -128,13 +128,15 @@ def _make_source(task: ProbeTask, parts: Sequence[SplitFeatures]) -> linear_prob
 
 def run_logistic(task: ProbeTask, log: Log) -> dict[str, Any]:
     backend = task.settings.logistic.backend
-    train, validation, evaluated = (_to_float64_device(task.pooled(name)) for name in ("train", "validation", "judged"))
+    train, validation, evaluated = (
+        _to_float64_device(task.pooled(name)) for name in ("train", "validation", "evaluated")
+    )
     with log.progress("Logistic probe", LOGISTIC_FITS) as progress:
         found = logistic.fit_probe(train, validation, task.classes, task.score, backend, progress)
     if found.not_converged:
         count, tried = len(found.not_converged), len(found.scores)
         log.info(f"L-BFGS stopped at {logistic.ITERATIONS:,} iterations for {count} of {tried} C, as in the papers.")
-    logits = found.fit.logits(evaluated[0]).to(task.parts["judged"].labels.device, torch.float32)
+    logits = found.fit.logits(evaluated[0]).to(task.parts["evaluated"].labels.device, torch.float32)
     return {
         "chosen": {"C": found.C},
         "validation": found.score,
@@ -149,7 +151,7 @@ def run_logistic(task: ProbeTask, log: Log) -> dict[str, Any]:
 
 def run_few_shot(task: ProbeTask, log: Log) -> dict[str, Any]:
     settings, config = task.settings, task.settings.few_shot
-    bank, evaluated = (_to_float64_device(task.pooled(*names)) for names in (("train", "validation"), ("judged",)))
+    bank, evaluated = (_to_float64_device(task.pooled(*names)) for names in (("train", "validation"), ("evaluated",)))
     with log.progress("Few-shot curves", config.draws) as progress:
         curves = few_shot.measure_few_shot(
             *bank, *evaluated, task.classes, task.score, config, settings.seed, settings.logistic.backend, progress

@@ -23,16 +23,16 @@ def gather_batch(rows: Tensor, batch: Batch) -> GatheredRows:
     The loss of a process is the mean over its rows, and DDP averages gradients, weighted by the images of each process.
     So gradients that a row receives from the losses of other processes are simply added, without a factor.
     """
-    if not batch.held:
+    if not batch.images_per_process:
         return GatheredRows(rows, 0)
     each = len(rows) // len(batch.ids)
-    lengths = [each * count for count in batch.held]
+    lengths = [each * count for count in batch.images_per_process]
     return GatheredRows(gather_rows(rows, lengths), sum(lengths[: dist.get_rank()]))
 
 
 def has_own_images(batch: Batch) -> bool:
-    """Return whether this process has images in this pass, rather than a substitute (see `Batch.held`)."""
-    return not batch.held or batch.held[dist.get_rank()] > 0
+    """Return whether this process has images in this pass, not a substitute (see `Batch.images_per_process`)."""
+    return not batch.images_per_process or batch.images_per_process[dist.get_rank()] > 0
 
 
 def count_rows(rows: Tensor) -> list[int]:

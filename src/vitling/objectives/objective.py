@@ -28,7 +28,7 @@ class Batch:
     key: Tensor | int = 0  # unique to the step; all random draws of the step derive from it
     # With several processes, the number of images each has in this pass. A process with none trains an image of
     # another one, to take part in the exchange of gradients; gathering must not count that image twice.
-    held: tuple[int, ...] = ()
+    images_per_process: tuple[int, ...] = ()
 
 
 class Objective(nn.Module):

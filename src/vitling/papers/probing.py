@@ -133,7 +133,7 @@ class FrozenTask(NetworkTask):
             "validation": round(100 * probe["validation"], 4),
             "chosen": probe["chosen"],
             "images": seen["train"] + seen["validation"],
-            "images_tested": seen["judged"],
+            "images_tested": seen["evaluated"],
             "data_hashes": found["data_hashes"],
         }
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["pretrain", "train", "finetune", "enlarge", "detect", "segment"]
 StageConfig = PretrainConfig | TrainConfig | FinetuneConfig | DenseConfig
-FEW = 2_040  # images; larger datasets are stored at a smaller side
+FLOWERS_IMAGES = 2_040  # of train; larger datasets are stored at a smaller side
 
 
 def pretrain_config(recipe: Recipe, preset: IDMMPreset = "paper", method: MethodName = "idmm") -> PretrainConfig:
@@ -68,7 +68,9 @@ def pretrain_config(recipe: Recipe, preset: IDMMPreset = "paper", method: Method
 
 def _match_store(config: PretrainConfig) -> PretrainConfig:
     """Decode images at least as large as IDMM's, whose small crops need more, to compare methods on the same pixels."""
-    own, idmm = (plan.store_side(FEW) for plan in (config.make_views(config.size or SIZE), idmm_pretrain(SIZE)))
+    own, idmm = (
+        plan.store_side(FLOWERS_IMAGES) for plan in (config.make_views(config.size or SIZE), idmm_pretrain(SIZE))
+    )
     return replace(config, store_least=idmm) if own < idmm else config
 
 
@@ -109,13 +111,13 @@ class StageRun:
             return read_record(self.out / "result.json", RunResult), shared
 
     def _train(self) -> dict[str, Any]:
-        result = _train(replace(self.config, report=False))
+        result = _run_stage(replace(self.config, report=False))
         drop_checkpoints(self.out)
         free_graphs()
         return result
 
 
-def _train(config: StageConfig) -> dict[str, Any]:
+def _run_stage(config: StageConfig) -> dict[str, Any]:
     from vitling.runs import dense, finetune, pretrain, train
 
     if isinstance(config, PretrainConfig):

@@ -20,7 +20,7 @@ from vitling.runs.images import Stores
 from vitling.runs.network import build_backbone
 from vitling.runs.opening import OpenRun
 from vitling.runs.report import train_and_report
-from vitling.runs.stage import begin, evaluate_weights, open_test, summarise_fit
+from vitling.runs.stage import begin_run, evaluate_weights, open_test_split, summarise_fit
 from vitling.runs.timing import Clock, fit_to_time
 from vitling.settings.dense import DenseConfig, DetectConfig, SegmentConfig
 from vitling.settings.facts import Facts
@@ -67,7 +67,7 @@ def _prepare(run: OpenRun[Any]) -> _Stage:
     if isinstance(config, DetectConfig) and config.copy_paste and not _has_masks(config, splits.train):
         raise UserError(f"--copy-paste {config.copy_paste:g} needs masks, and there are boxes only. Leave it out.")
     backbone = build_backbone(config, config.drop_path)
-    stores = begin(resolved, splits.plain, backbone, run)
+    stores = begin_run(resolved, splits.plain, backbone, run)
     train = match_store(splits.train, stores.train)
     meta = make_meta(config, train, stores.train)
     return _Stage(resolved, facts, backbone, splits, stores, train, make_targets(config, train, stores.train), meta)
@@ -111,7 +111,7 @@ def _train(run: OpenRun[Any]) -> dict[str, Any]:
     resolved, deadline = fit_to_time(stage.resolved, stage.facts, stage.build_trial, stores, run, clock)
     config = resolved.config
     objective = stage.build(config, stage.backbone)
-    _introduce(stage, config, objective, run)
+    _log_summary(stage, config, objective, run)
     run.write_settings(resolved)
     held = stores.val
     val = None if held is None or stage.splits.val is None else match_store(stage.splits.val, held)
@@ -120,10 +120,10 @@ def _train(run: OpenRun[Any]) -> dict[str, Any]:
     fitted = fit(
         objective, stores.train, fit_config, watchers, run=run.directory, processes=run.processes, deadline=deadline
     )
-    return run.finish(_conclude(stage, config, objective, val, fitted, run))
+    return run.finish(_evaluate_and_save(stage, config, objective, val, fitted, run))
 
 
-def _introduce(stage: _Stage, config: DenseConfig, objective: DenseObjective, run: OpenRun) -> None:
+def _log_summary(stage: _Stage, config: DenseConfig, objective: DenseObjective, run: OpenRun) -> None:
     parts = list(objective.parameters())
     trained = sum(p.numel() for p in parts if p.requires_grad) / sum(p.numel() for p in parts)
     frozen = "" if trained > 0.999 else f", {trained:.0%} of them trained"
@@ -135,13 +135,13 @@ def _introduce(stage: _Stage, config: DenseConfig, objective: DenseObjective, ru
     )
 
 
-def _conclude(
+def _evaluate_and_save(
     stage: _Stage, config: Any, objective: DenseObjective, val: AnnotatedSplit | None, fitted: FitResult, run: OpenRun
 ) -> dict[str, Any]:
     """Evaluate and save the last epoch's weights and the best ones; return the entries of result.json."""
     stores, directory, log = stage.stores, run.directory, run.directory.log
     model, pairs = DenseModel(objective, stage.meta), {"val": (stores.val, val)}
-    if (test := open_test(stores, fitted)) is not None and stage.splits.test is not None:
+    if (test := open_test_split(stores, fitted)) is not None and stage.splits.test is not None:
         pairs["test"] = test, match_store(stage.splits.test, test)
 
     def evaluate(name: str, epoch: int) -> tuple[int, dict[str, SplitScores]]:

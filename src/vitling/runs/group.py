@@ -27,12 +27,12 @@ from vitling.settings.saved import load_config, resume_config
 from vitling.settings.verbs import verb_of
 from vitling.training.processes import init_processes
 
-REQUEST, SEEDS = "asked.json", "seeds.json"
+REQUEST, SEEDS = "request.json", "seeds.json"
 BASELINES = "baselines"  # folder within a run, with those of --baselines
 
 
 class StoredRequest(TypedDict):
-    """asked.json of a folder of several runs."""
+    """request.json of a folder of several runs."""
 
     verb: str
     settings: dict[str, Any]
@@ -111,7 +111,7 @@ def _list_results(folder: Path) -> list[Path]:
 def _warn_of_differences(results: list[dict[str, Any]], log: Log) -> None:
     if len(methods := {result.get("method") for result in results}) > 1:
         log.warning(f"The seeds use different methods: {' and '.join(sorted(map(str, methods)))}. Pass --method.")
-    if len(sizes := {size for result in results if (size := result.get("judged_at", result.get("size")))}) > 1:
+    if len(sizes := {size for result in results if (size := result.get("evaluated_at", result.get("size")))}) > 1:
         log.warning(f"The seeds are evaluated at {' and '.join(map(str, sorted(sizes)))} px. Pass --test-size.")
 
 

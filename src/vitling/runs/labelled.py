@@ -28,7 +28,7 @@ from vitling.runs.calibration import TWIN_WORK, calibrate, describe_calibration,
 from vitling.runs.images import Stores, gather_stage_facts
 from vitling.runs.network import attach_auxiliary, build_auxiliary, build_backbone, check_network, describe_auxiliary
 from vitling.runs.opening import OpenRun
-from vitling.runs.stage import begin, evaluate_weights, make_meta, open_test, summarise_fit
+from vitling.runs.stage import begin_run, evaluate_weights, make_meta, open_test_split, summarise_fit
 from vitling.runs.timing import Clock, familiar_images, fit_to_time
 from vitling.settings.config import LabelledConfig
 from vitling.settings.facts import Facts, Start
@@ -77,7 +77,7 @@ def prepare_stage(
     backbone = build_backbone(resolved.config, resolved.config.objective.drop_path)
     check_network(resolved.config, backbone)
     auxiliary = build_auxiliary(resolved.config, backbone)
-    stores = begin(resolved, splits, backbone, run, start, head is not None)
+    stores = begin_run(resolved, splits, backbone, run, start, head is not None)
     return Stage(resolved, facts, backbone, stores, auxiliary, head)
 
 
@@ -91,7 +91,7 @@ def train_stage(stage: Stage, run: OpenRun, clock: Clock) -> dict[str, Any]:
     calibration = calibrate(config, stores, stage.build_trial, run, deadline)
     deadline = deadline and deadline.share(1, 1)  # without the time of the twin
     objective = stage.build(config, stage.backbone, stage.auxiliary)
-    _introduce(config, stores, objective, run)
+    _log_summary(config, stores, objective, run)
     run.write_settings(resolved)
     view = (config.eval_size, config.views.crop_fraction)
     watchers = [] if stores.val is None else [ValidationWatcher(stores.val, *view, config.eval_every or 1)]
@@ -99,7 +99,7 @@ def train_stage(stage: Stage, run: OpenRun, clock: Clock) -> dict[str, Any]:
     fitted = fit(
         objective, stores.train, fit_config, watchers, run=run.directory, processes=run.processes, deadline=deadline
     )
-    return _conclude(config, stores, objective, fitted, run, calibration)
+    return _evaluate_and_save(config, stores, objective, fitted, run, calibration)
 
 
 def make_objective(config: LabelledConfig, backbone: Backbone, store: Store) -> Supervised:
@@ -111,7 +111,7 @@ def make_objective(config: LabelledConfig, backbone: Backbone, store: Store) -> 
     return Supervised(backbone, plan, len(dataset.class_names), dataset.task == "multi", settings.smoothing, weights)
 
 
-def _introduce(config: LabelledConfig, stores: Stores, objective: Supervised, run: OpenRun) -> None:
+def _log_summary(config: LabelledConfig, stores: Stores, objective: Supervised, run: OpenRun) -> None:
     held_out = f", {len(stores.val)} held out" if stores.val else ", none held out"
     run.directory.log.info(
         f"{len(stores.train)} images{held_out}, {objective.classes} classes; {config.backbone} at {config.size} px, "
@@ -151,7 +151,7 @@ class _Evaluation:
         return {"epoch": self.epoch, "temperature": self.temperature, **numbers}
 
 
-def _conclude(
+def _evaluate_and_save(
     config: LabelledConfig,
     stores: Stores,
     objective: Supervised,
@@ -160,11 +160,11 @@ def _conclude(
     calibration: Calibration | None,
 ) -> dict[str, Any]:
     """Evaluate and save the last epoch's weights and the best ones; return the entries of result.json."""
-    directory, dataset, test = run.directory, stores.train.dataset, open_test(stores, fitted)
-    most = SAMPLE if config.minutes is None else familiar_images(60 * config.minutes, fitted.images_per_second)
+    directory, dataset, test = run.directory, stores.train.dataset, open_test_split(stores, fitted)
+    max_images = SAMPLE if config.minutes is None else familiar_images(60 * config.minutes, fitted.images_per_second)
 
     def evaluate(name: str, epoch: int) -> _Evaluation:
-        return _evaluate(config, objective, epoch, stores, test, calibration, most)
+        return _evaluate(config, objective, epoch, stores, test, calibration, max_images)
 
     def save(folder: str, found: _Evaluation) -> None:
         if directory.writes:
@@ -192,7 +192,7 @@ def _conclude(
         "method": "supervised",
         "parameters": _count_parameters(objective),
         "classes": objective.classes,
-        "judged_at": config.eval_size,
+        "evaluated_at": config.eval_size,
         **{name: e.short() for name, e in evaluated.items()},
     }
 
@@ -204,16 +204,16 @@ def _evaluate(
     stores: Stores,
     test: Store | None,
     calibration: Calibration | None,
-    most: int,
+    max_images: int,
 ) -> _Evaluation:
     """Evaluate on val and test. The temperature is fitted on val, or on the calibration; without either it stays 1.
 
-    Familiarity is measured on at most `most` training images.
+    Familiarity is measured on at most `max_images` training images.
     """
     temperature, trust, splits, predictions, mistakes = 1.0, Trust(), {}, {}, list[Mistake]()
     view = (config.eval_size, config.views.crop_fraction)
     if calibration is not None or stores.val is not None:
-        known = compute_features(objective.backbone, stores.train, *view, most=min(most, SAMPLE))
+        known = compute_features(objective.backbone, stores.train, *view, max_images=min(max_images, SAMPLE))
         familiarity = fit_familiarity(known)
     if calibration is not None:
         temperature = fit_temperature(calibration.logits, calibration.labels)

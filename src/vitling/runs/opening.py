@@ -27,7 +27,7 @@ from vitling.training.rundir import RunDirectory
 from vitling.training.signals import raise_on_signal
 from vitling.training.trackers import check_trackers
 
-KEPT = "evaluated.json"  # exists only while a run goes from its evaluation to a further stage
+EVALUATED = "evaluated.json"  # exists only while a run goes from its evaluation to a further stage
 
 
 def check_request(request: RunConfig, verb: str) -> None:
@@ -106,11 +106,11 @@ class OpenRun(Generic[Config]):
     @property
     def evaluated(self) -> dict[str, Any] | None:
         """The entries of result.json that an earlier start kept, before a further stage was interrupted."""
-        path = self.directory.path / KEPT
+        path = self.directory.path / EVALUATED
         return read_record(path, RunResult) if self.saved is not None and path.exists() else None
 
     def keep_evaluation(self, result: dict[str, Any]) -> None:
-        self.directory.write(KEPT, result)
+        self.directory.write(EVALUATED, result)
 
     def finish(self, result: dict[str, Any]) -> dict[str, Any]:
         """Write result.json, which marks the run as finished."""
@@ -120,7 +120,7 @@ class OpenRun(Generic[Config]):
 
     def forget_evaluation(self) -> None:
         if self.directory.writes:
-            (self.directory.path / KEPT).unlink(missing_ok=True)
+            (self.directory.path / EVALUATED).unlink(missing_ok=True)
 
 
 @contextmanager

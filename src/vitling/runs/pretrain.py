@@ -22,7 +22,7 @@ from vitling.runs.images import Stores, gather_stage_facts, open_for_pretraining
 from vitling.runs.network import attach_auxiliary, build_auxiliary, build_backbone, check_network, describe_auxiliary
 from vitling.runs.opening import OpenRun
 from vitling.runs.report import train_and_report
-from vitling.runs.stage import begin, make_meta, summarise_fit
+from vitling.runs.stage import begin_run, make_meta, summarise_fit
 from vitling.runs.timing import Clock, fit_to_time
 from vitling.settings.config import PretrainConfig
 from vitling.settings.continuing import read_previous
@@ -56,8 +56,8 @@ def pretrain_in(
     backbone = build_backbone(resolved.config, resolved.config.drop_path)
     check_network(resolved.config, backbone)
     auxiliary = build_auxiliary(resolved.config, backbone)
-    stores = begin(resolved, splits, backbone, run)
-    _introduce(resolved.config, backbone, stores, run)
+    stores = begin_run(resolved, splits, backbone, run)
+    _log_summary(resolved.config, backbone, stores, run)
     resolved, deadline = fit_to_time(
         resolved,
         facts,
@@ -84,7 +84,7 @@ def pretrain_in(
         start=start,
         deadline=deadline,
     )
-    return run.finish(_conclude(config, stores, objective, fitted, watcher.warnings, run))
+    return run.finish(_evaluate_and_save(config, stores, objective, fitted, watcher.warnings, run))
 
 
 def build_objective(
@@ -109,7 +109,7 @@ def _describe(config: PretrainConfig, store: Store) -> TrainingData:
     )
 
 
-def _introduce(config: PretrainConfig, backbone: Backbone, stores: Stores, run: OpenRun) -> None:
+def _log_summary(config: PretrainConfig, backbone: Backbone, stores: Stores, run: OpenRun) -> None:
     """Log what is trained, and remarks on settings that have no effect, take long or may mislead."""
     log, method, images = run.directory.log, METHODS[config.method], len(stores.train)
     auxiliary = describe_auxiliary(config)
@@ -136,7 +136,7 @@ def _make_watcher(config: PretrainConfig, stores: Stores, run: OpenRun) -> Colla
     )
 
 
-def _conclude(
+def _evaluate_and_save(
     config: PretrainConfig, stores: Stores, objective: Objective, fitted: FitResult, warnings: list[str], run: OpenRun
 ) -> dict[str, Any]:
     objective.eval()

@@ -2,7 +2,7 @@
 
 Probes are trained on the train split. Their settings (k, learning rate, C) are chosen on validation, which is the
 data's own val split or held out of train. Then a probe is trained on both and evaluated on test, else on val, else on
-images held out of train. In the files, the split that a probe is evaluated on is called "judged".
+images held out of train.
 """
 
 from __future__ import annotations
@@ -149,8 +149,8 @@ def compute_split_features(
     blocks = count_blocks(model, settings) if "linear" in probes else 0
     found: dict[str, SplitFeatures] = {}
     facts: dict[str, ImageFacts] = {}
-    for name, dataset in (("train", splits.train), ("validation", splits.validation), ("judged", eval_set)):
-        split = splits.eval_split if name == "judged" else name
+    for name, dataset in (("train", splits.train), ("validation", splits.validation), ("evaluated", eval_set)):
+        split = splits.eval_split if name == "evaluated" else name
         own = "val" if name == "validation" and splits.chosen_on == "val" else split
         known = [replace(file, split=split) for file in splits.splits.bad if file.split == own]
         store, meta = decode_split(model, dataset, split, config, allow_bad, log, known), model.meta
@@ -161,7 +161,7 @@ def compute_split_features(
         facts[name] = store.facts
         found[name] = SplitFeatures(store, frozen, get_labels(store).to(frozen.pooled.device))
     for name in ("train", "validation"):  # the probe is trained on both
-        if warning := describe_leakage({"train": facts[name], splits.eval_split: facts["judged"]}, name):
+        if warning := describe_leakage({"train": facts[name], splits.eval_split: facts["evaluated"]}, name):
             log.warning(warning)
     return found
 
@@ -170,7 +170,7 @@ def hash_splits(splits: ProbeSplits, features: dict[str, SplitFeatures]) -> dict
     """Hash the splits of the data. Images held out of train, for validation or evaluation, count as train."""
     parts: dict[str, list[np.ndarray]] = {}
     own = {"train": "train", "validation": "val" if splits.chosen_on == "val" else "train"}
-    own["judged"] = "train" if splits.held_out else splits.eval_split
+    own["evaluated"] = "train" if splits.held_out else splits.eval_split
     for name, split in own.items():
         store = features[name].store
         assert store is not None

@@ -21,7 +21,7 @@ from vitling.training.result import FitResult
 Evaluated = TypeVar("Evaluated")
 
 
-def begin(
+def begin_run(
     resolved: Resolved,
     splits: Splits,
     backbone: Backbone,
@@ -69,7 +69,7 @@ def evaluate_weights(
     return found
 
 
-def open_test(stores: Stores, fitted: FitResult) -> Store | None:
+def open_test_split(stores: Stores, fitted: FitResult) -> Store | None:
     """Open the test split, if there is one, for the weights that `evaluate_weights` evaluates."""
     reason = f"final evaluation of last{' and best' if fitted.best else ''}"
     return stores.open_test(reason) if stores.splits.has_test else None

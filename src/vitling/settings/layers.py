@@ -24,7 +24,11 @@ class Origin:
 
 
 class Draft(Generic[Config]):
-    """A config under construction: a value is replaced only by one of the same or of a stronger layer."""
+    """A config under construction.
+
+    `set` replaces a value of the same or a weaker layer; `fill` and `plan` replace only an open one (None, "auto"),
+    which the user may have passed too; `override` replaces any value.
+    """
 
     def __init__(self, config: Config, origins: Mapping[str, Origin] | None = None):
         self.config = config

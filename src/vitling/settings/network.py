@@ -45,7 +45,7 @@ def spread_over_run(draft: Draft, facts: Facts, name: str, times: int) -> None:
     if draft.config.minutes is not None:
         times = 10 if facts.fit is None else facts.fit.evaluations
     every, reason = max(1, round(draft.config.epochs / times)), f"about {times} times per run"
-    draft.fill(name, every, "method", reason)
+    draft.fill(name, every, "method", reason)  # an explicit "auto" too
     draft.set(name, every, "method", reason)
 
 

@@ -48,7 +48,7 @@ class MicroBatch:
     """The part of a batch that one process trains in one pass."""
 
     weight: float  # its share of the mean over the global batch
-    held: tuple[int, ...]  # images of this pass in each process, see `Batch`
+    images_per_process: tuple[int, ...]  # images of this pass in each process, see `Batch`
     view_batch: ViewBatch
     pixels: Tensor
     aspect: Tensor
@@ -95,9 +95,9 @@ class Feed:
         slices = slice_batch(len(key.ids), self.processes.rank, world, accumulate)
         counts = count_images_per_process(len(key.ids), world, accumulate) if world > 1 else [()] * len(slices)
         micro_batches = []
-        for (local, weight), held in zip(slices, counts, strict=True):
+        for (local, weight), shared in zip(slices, counts, strict=True):
             view_batch = ViewBatch(self.plan, key, local)
-            micro_batches.append(MicroBatch(weight, held, view_batch, *self.store.fetch(view_batch.instances)))
+            micro_batches.append(MicroBatch(weight, shared, view_batch, *self.store.fetch(view_batch.instances)))
         return LoadedBatch(key, accumulate, micro_batches)
 
     def _keys(self, epoch: int, done: int) -> list[BatchKey]:

@@ -85,22 +85,22 @@ class _CapturedStep:
     ):
         self.views = views  # keeps their memory in place
         self.inputs = torch.zeros(count, dtype=torch.int64, device=device)
-        self.learning, self.updating = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+        self.learn_graph, self.update_graph = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
         torch._C._cuda_clearCublasWorkspaces()  # cuBLAS's workspaces become part of the capture, see prefetch.py
-        with torch.cuda.graph(self.learning, pool=pool, capture_error_mode="thread_local"):
+        with torch.cuda.graph(self.learn_graph, pool=pool, capture_error_mode="thread_local"):
             self.terms = learn(views, self.inputs)
-        self.pool = self.learning.pool()
-        with torch.cuda.graph(self.updating, pool=self.pool, capture_error_mode="thread_local"):
+        self.pool = self.learn_graph.pool()
+        with torch.cuda.graph(self.update_graph, pool=self.pool, capture_error_mode="thread_local"):
             self.norm = update()
         torch._C._cuda_clearCublasWorkspaces()
 
     def learn(self, inputs: np.ndarray) -> Terms:
         self.inputs.copy_(torch.from_numpy(inputs), non_blocking=True)
-        self.learning.replay()
+        self.learn_graph.replay()
         return self.terms
 
     def update(self) -> Tensor:
-        self.updating.replay()
+        self.update_graph.replay()
         return self.norm
 
 

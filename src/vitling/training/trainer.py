@@ -59,7 +59,7 @@ class Trainer:
         self.lr = lr_schedule(config)
         self.feed = Feed(store, objective.plan, config, processes, least=2 if has_batch_norm(objective) else 1)
         self.source: Iterator[LoadedBatch] = iter(())
-        self.upcoming: LoadedBatch | None = None
+        self.next_batch: LoadedBatch | None = None
         self.epochs, self.done = config.epochs, 0
         self.shift = 0.0  # of the steps of the schedules; 0 unless the length was changed
         self._check()
@@ -68,7 +68,7 @@ class Trainer:
         self.replay: Replay | None = None
         self.compiling, self.seconds_compiling = False, 0.0
         self.compiled_sizes: set[int] = set()
-        self.updating = False  # weights may have changed in this step, so it cannot be repeated
+        self.weights_may_have_changed = False  # in this step, which then cannot be repeated
         self._compile(compilation.choose_compile(config.loop, store.device, self.steps))
 
     @property
@@ -106,12 +106,12 @@ class Trainer:
     # --- data ----------------------------------------------------------------------------------------------------
 
     def batches(self, epoch: int) -> Iterator[LoadedBatch]:
-        """Yield the rest of an epoch. During each step `upcoming` is the next batch, even across epochs."""
-        if self.upcoming is None or self.upcoming.key.epoch != epoch:
+        """Yield the rest of an epoch. During each step `next_batch` is the next batch, even across epochs."""
+        if self.next_batch is None or self.next_batch.key.epoch != epoch:
             self.source = self._load_from(epoch, self.done)
-            self.upcoming = next(self.source, None)
-        while self.upcoming and self.upcoming.key.epoch == epoch:
-            loaded, self.upcoming = self.upcoming, next(self.source, None)
+            self.next_batch = next(self.source, None)
+        while self.next_batch and self.next_batch.key.epoch == epoch:
+            loaded, self.next_batch = self.next_batch, next(self.source, None)
             yield loaded
 
     def _load_from(self, epoch: int, done: int) -> Iterator[LoadedBatch]:
@@ -125,8 +125,8 @@ class Trainer:
         return ready or micro.view_batch.render(micro.pixels, micro.aspect, self.renderer)
 
     def _prefetch(self) -> None:
-        if self.prefetcher and self.upcoming and self._is_compiled(self.upcoming):
-            self.prefetcher.prepare(self.upcoming)
+        if self.prefetcher and self.next_batch and self._is_compiled(self.next_batch):
+            self.prefetcher.prepare(self.next_batch)
 
     # --- one step ------------------------------------------------------------------------------------------------
 
@@ -149,7 +149,7 @@ class Trainer:
                 if not is_out_of_memory(problem):
                     raise
                 smallest = max(len(micro.view_batch.local) for micro in loaded.micro_batches) == 1
-                if smallest or self.updating or self.processes.world > 1:
+                if smallest or self.weights_may_have_changed or self.processes.world > 1:
                     advice = "" if smallest else " Or split each batch: --optim.accumulate 2."
                     raise RunAborted(f"{explain_shortage(problem)}{advice}") from problem
             self._double_passes()  # outside of `except`, which would keep the failed step's tensors alive
@@ -166,7 +166,7 @@ class Trainer:
             self.replay.forget()
         if self.prefetcher:
             self.prefetcher.forget()
-            self.upcoming = None if self.upcoming is None else self.feed.load(self.upcoming.key)
+            self.next_batch = None if self.next_batch is None else self.feed.load(self.next_batch.key)
         compilation.free_graphs()
 
     def find_not_finite(self) -> str | None:
@@ -179,7 +179,7 @@ class Trainer:
 
     def _take_step(self, key: BatchKey, micro_batches: list[MicroBatch]) -> Terms:
         progress = self.progress()
-        self.updating = False
+        self.weights_may_have_changed = False
         compilation.mark_step()
         precision.seed_layers(make_key("layers", self.config.seed, self.done, self.processes.rank), self.store.device)
         set_lr(self.optimiser, self.lr(progress))
@@ -237,7 +237,9 @@ class Trainer:
         model: Any = self.model
         with model.no_sync() if parallel and not synchronise else nullcontext():
             with self.precision.autocast():
-                batch = Batch(inputs[:-1], self.store.labels, key=inputs[-1], held=micro.held)
+                batch = Batch(
+                    inputs[:-1], self.store.labels, key=inputs[-1], images_per_process=micro.images_per_process
+                )
                 terms = model(views, batch, progress)
             total = self.objective.total(terms, progress)
             self.scaler.scale(total * micro.weight).backward()
@@ -245,7 +247,7 @@ class Trainer:
 
     def _update(self) -> Tensor:
         optim = self.config.optim
-        self.updating = True
+        self.weights_may_have_changed = True
         self.scaler.unscale_(self.optimiser)
         norm = clip_gradients(self.parameters, optim.clip, optim.clip_per)
         self.scaler.step(self.optimiser)

@@ -75,9 +75,9 @@ class LeJEPA(Objective):
         angles = (z @ directions.T)[..., None] * self.knots  # [V, B, directions, knots]
         sums = torch.stack((angles.cos().sum(1), angles.sin().sum(1)))
         images = len(batch.ids)
-        if batch.held:  # a process without images of its own holds another's, which must not count twice
-            sums = gather_rows(sums[None], [min(count, 1) for count in batch.held]).sum(0)
-            images = sum(batch.held)
+        if batch.images_per_process:  # a process without images of its own holds another's, which must not count twice
+            sums = gather_rows(sums[None], [min(count, 1) for count in batch.images_per_process]).sum(0)
+            images = sum(batch.images_per_process)
         real, imaginary = sums / images
         error = (real - (-self.knots.square() / 2).exp()).square() + imaginary.square()
         return images * (error @ self.knot_weights).mean()

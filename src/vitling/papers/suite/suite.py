@@ -42,7 +42,7 @@ RESULT = "suite.json"
 class CellImages(TypedDict):
     train: int
     validation: int
-    judged: int
+    evaluated: int
 
 
 class SuiteCell(TypedDict):

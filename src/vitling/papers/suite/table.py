@@ -35,7 +35,7 @@ class Cell:
     @property
     def images(self) -> int | None:
         """Number of images of an accuracy, which give it an interval; None for other metrics."""
-        return self.about["images"]["judged"] if BY_PAPER[self.metric].key == "top1" else None
+        return self.about["images"]["evaluated"] if BY_PAPER[self.metric].key == "top1" else None
 
     @property
     def column(self) -> tuple[str, str]:
@@ -93,7 +93,7 @@ def _list_notes(name: str, cells: Sequence[Cell]) -> list[str]:
     counts = [cell.about["images"] for cell in cells if cell.data == name]
     seen = {
         "training": ({images["train"] + images["validation"] for images in counts}, entry.trained_on),
-        "test": ({images["judged"] for images in counts}, entry.test),
+        "test": ({images["evaluated"] for images in counts}, entry.test),
     }
     return [
         f"{' or '.join(f'{count:,}' for count in sorted(there))} {what} images, not {full:,}"
