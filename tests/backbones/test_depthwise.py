@@ -45,9 +45,9 @@ def test_kernels_compile_without_a_gpu(architecture, dtypes, tmp_path, monkeypat
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     from vitling.backbones import depthwise_kernels as kernels
 
-    counts = ("height", "width", "units", "channels")
+    counts = ("height", "width", "strips", "units", "channels")
     types = dict.fromkeys(("weight", "bias", "sums"), "*fp32") | dict.fromkeys(counts, "i32")
-    strip = {"STRIPS": 4, "COLUMNS": kernels.COLUMNS, "CHANNELS": kernels.CHANNELS}
+    strip = {"COLUMNS": kernels.COLUMNS, "CHANNELS": kernels.CHANNELS}
     for dtype in dtypes:
         packed = dict.fromkeys(("x", "out_gradient"), "*i32") if dtype == "bf16" else {}
         for kernel, more in [
@@ -95,17 +95,22 @@ def test_gradients_are_deterministic():
 def test_compiled_networks_have_the_gradients_of_eager_ones(name):
     torch.manual_seed(0)
     model, x = create(name, 112).cuda(), torch.randn(64, 3, 112, 112, device="cuda")
-    gradients = []
-    for network in (model, torch.compile(model, dynamic=False, mode="reduce-overhead")):
+    compiled = torch.compile(model, dynamic=False, mode="reduce-overhead")
+
+    def compute_gradients(network, bf16: bool = True) -> list[torch.Tensor]:
         for _ in range(4):  # warm-up, capture and replays
             model.zero_grad()
             torch.compiler.cudagraph_mark_step_begin()
-            with torch.autocast("cuda", torch.bfloat16):
+            with torch.autocast("cuda", torch.bfloat16, enabled=bf16):
                 pooled = network(x).pooled
             pooled.float().square().sum().backward()
-        gradients.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
-    for eager, compiled in zip(*gradients, strict=True):
-        assert (eager - compiled).norm() < 0.05 * eager.norm() + 1e-4
+        return [p.grad.clone() for p in model.parameters() if p.grad is not None]
+
+    def measure_error(found: list[torch.Tensor]) -> float:
+        return sum(float((one - other).norm() / (other.norm() + 1e-4)) for one, other in zip(found, exact, strict=True))
+
+    exact = compute_gradients(model, bf16=False)  # bf16 alone moves some gradients by more than a tenth
+    assert measure_error(compute_gradients(compiled)) < 1.5 * measure_error(compute_gradients(model))
 
 
 def test_autocast_does_not_round_what_is_computed_without_triton():

@@ -37,7 +37,7 @@ class DepthwiseMlp(nn.Module):
         """Compute the same with the convolution and GELU in one operation."""
         hidden = F.linear(x, self.fc1.weight, self.fc1.bias.detach()).unflatten(1, feat_size)
         taps, bias = self.dwconv.weight.float(), cast(Tensor, self.dwconv.bias).float()
-        activated = depthwise_gelu(hidden, self.fc1.bias, taps.flatten(1).t(), bias)
+        activated = depthwise_gelu(hidden, self.fc1.bias, taps.flatten(1).t().contiguous(), bias)
         return self.fc2(activated.flatten(1, 2))
 
 
@@ -94,7 +94,8 @@ def check_kernels(device: torch.device, dtype: torch.dtype) -> None:
 
     slope, x = draw_inputs(dtype, (1, 5, 7, 256), (1, 5, 7, 256))
     inputs = [x, *draw_inputs(torch.float32, (9, 256), (256,))]
-    theirs = [_compute_plainly(*inputs), *_differentiate_plainly(slope, *inputs)]
+    exact = [tensor.float() for tensor in (slope, *inputs)]
+    theirs = [_compute_plainly(*exact[1:]), *_differentiate_plainly(*exact)]
     slope, *inputs = (tensor.to(device) for tensor in (slope, *inputs))
     check_outputs([compute_output(*inputs), *compute_gradients(slope, *inputs)], theirs)
 

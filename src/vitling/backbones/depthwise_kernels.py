@@ -36,13 +36,13 @@ def _number_units(x, tile, CHANNELS: tl.constexpr):
 
 
 @triton.jit
-def _locate(width, channels, STRIPS: tl.constexpr, COLUMNS: tl.constexpr, CHANNELS: tl.constexpr):
+def _locate(width, channels, strips, COLUMNS: tl.constexpr, CHANNELS: tl.constexpr):
     """Return the image of this program, its index among those of its channels, its columns and its tile of channels."""
     program, channel_tiles = tl.program_id(0), tl.cdiv(channels, CHANNELS)
-    index, parts = program // channel_tiles, tl.cdiv(width, STRIPS * COLUMNS)
-    first = index % parts * STRIPS * COLUMNS
+    index, parts = program // channel_tiles, tl.cdiv(width, strips * COLUMNS)
+    first = index % parts * strips * COLUMNS
     tile = program % channel_tiles
-    return (index // parts).to(tl.int64), index.to(tl.int64), first, tl.minimum(first + STRIPS * COLUMNS, width), tile
+    return (index // parts).to(tl.int64), index.to(tl.int64), first, tl.minimum(first + strips * COLUMNS, width), tile
 
 
 @triton.jit
@@ -149,15 +149,15 @@ def _gelu_slope(z, EXACT: tl.constexpr, FAST: tl.constexpr):
     return tl.fma(z, slope, cdf)
 
 
-@triton.jit(do_not_specialize=["height", "width"])
+@triton.jit(do_not_specialize=["height", "width", "strips"])
 def _convolve(
-    x, weight, bias, out, sums, height, width, units, channels,
+    x, weight, bias, out, sums, height, width, strips, units, channels,
     GELU: tl.constexpr, EXACT: tl.constexpr, FAST: tl.constexpr,
-    STRIPS: tl.constexpr, COLUMNS: tl.constexpr, CHANNELS: tl.constexpr,
+    COLUMNS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
     """Compute gelu(convolution(x) + bias) if GELU, else convolution(x) and its sums over positions."""
     origin = tl.zeros((1,), tl.int32)
-    image, index, first, end, tile = _locate(width, channels, STRIPS, COLUMNS, CHANNELS)
+    image, index, first, end, tile = _locate(width, channels, strips, COLUMNS, CHANNELS)
     unit = _number_units(x, tile, CHANNELS)
     channel = _number_units(out, tile, CHANNELS)
     mask = channel < channels
@@ -210,15 +210,15 @@ def _store_sums(pointer, channels, sums, mask):
     tl.store(pointer + 2 * channels, sums[2], mask=mask)
 
 
-@triton.jit(do_not_specialize=["height", "width"])
+@triton.jit(do_not_specialize=["height", "width", "strips"])
 def _differentiate(
-    x, weight, bias, out_gradient, gradient, sums, height, width, units, channels,
+    x, weight, bias, out_gradient, gradient, sums, height, width, strips, units, channels,
     EXACT: tl.constexpr, FAST: tl.constexpr,
-    STRIPS: tl.constexpr, COLUMNS: tl.constexpr, CHANNELS: tl.constexpr,
+    COLUMNS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
     """Compute the gradient of the convolution's output, and the sums that are the gradients of its taps and bias."""
     origin = tl.zeros((1,), tl.int32)
-    image, index, first, end, tile = _locate(width, channels, STRIPS, COLUMNS, CHANNELS)
+    image, index, first, end, tile = _locate(width, channels, strips, COLUMNS, CHANNELS)
     unit = _number_units(x, tile, CHANNELS)
     channel = _number_units(gradient, tile, CHANNELS)
     mask = channel < channels
@@ -281,10 +281,10 @@ def compute_gradients(out_gradient: Tensor, x: Tensor, taps: Tensor, bias: Tenso
 def _launch(kernel: Any, x: Tensor, *tensors: Tensor, **constants: bool) -> None:
     height, width, channels = x.shape[1:]
     programs = _count_parts(x) * triton.cdiv(channels, CHANNELS)
-    exact = x.dtype not in (torch.bfloat16, torch.float16)
+    exact, fast = x.dtype not in (torch.bfloat16, torch.float16), x.is_cuda and torch.version.hip is None
     kernel[(programs,)](
-        *tensors, height, width, tensors[0].shape[-1], channels, EXACT=exact, FAST=x.is_cuda,
-        STRIPS=_count_strips(x), COLUMNS=COLUMNS, CHANNELS=CHANNELS, **constants, **OPTIONS,
+        *tensors, height, width, _count_strips(x), tensors[0].shape[-1], channels, EXACT=exact, FAST=fast,
+        COLUMNS=COLUMNS, CHANNELS=CHANNELS, **constants, **OPTIONS,
     )  # fmt: skip
 
 
@@ -299,7 +299,8 @@ def _count_parts(x: Tensor) -> int:
 
 
 def _count_strips(x: Tensor) -> int:
-    """Count the strips of a program: a power of two, so that few kernels are compiled."""
+    """Count the strips of a program: about the same for all programs."""
     strips = triton.cdiv(x.shape[2], COLUMNS)
     several = x.shape[0] * strips * triton.cdiv(x.shape[3], CHANNELS) // PROGRAMS
-    return 1 << max(1, min(several, strips)).bit_length() - 1
+    parts = triton.cdiv(strips, max(1, several))
+    return triton.cdiv(strips, parts)

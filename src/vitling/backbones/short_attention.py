@@ -70,7 +70,10 @@ def check_kernels(device: torch.device, dtype: torch.dtype, width: int, keys: in
 
     shapes = [(1, tokens, 2, width) for tokens in (70, 70, keys, keys)]
     slope, q, k, v = draw_inputs(dtype, *shapes)
-    theirs = [_attend_plainly(q, k, v, 0.2), *_differentiate_plainly(slope, q, k, v, 0.2)]
+    theirs = [
+        _attend_plainly(q.float(), k.float(), v.float(), 0.2),
+        *_differentiate_plainly(slope.float(), q.float(), k.float(), v.float(), 0.2),
+    ]
     slope, q, k, v = (tensor.to(device) for tensor in (slope, q, k, v))
     check_outputs([compute_output(q, k, v, 0.2), *compute_gradients(slope, q, k, v, 0.2)], theirs)
 

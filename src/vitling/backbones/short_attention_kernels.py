@@ -47,7 +47,7 @@ def _weigh(q, k, known, scale):
     return weights / tl.sum(weights, 1)[:, None]
 
 
-@triton.jit(do_not_specialize=["queries", "keys"])
+@triton.jit(do_not_specialize=["heads", "queries", "keys"])
 def _attend(
     q, k, v, out, scale, heads, queries, keys,
     q_image, q_token, q_head, k_image, k_token, k_head, out_image, out_token, out_head,
@@ -66,7 +66,7 @@ def _attend(
         _store(out, row, queries, out_token, mixed, WIDTH)
 
 
-@triton.jit(do_not_specialize=["queries", "keys"])
+@triton.jit(do_not_specialize=["heads", "queries", "keys"])
 def _differentiate(
     q, k, v, out_gradient, q_gradient, sums, scale, slope, heads, queries, keys,
     q_image, q_token, q_head, k_image, k_token, k_head, out_image, out_token, out_head,
