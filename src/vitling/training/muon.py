@@ -61,14 +61,16 @@ class Muon(torch.optim.AdamW):
         wide = [d.mT if d.shape[0] > d.shape[1] else d for d in (d.flatten(1) for d in directions)]
         for chosen in group_alike(wide, pads=wide[0].is_cuda):
             steps = orthogonalise(stack([wide[i] for i in chosen])) * (group["lr"] * ADAMW_RMS)
-            alike: dict[int, tuple[list[Tensor], list[Tensor]]] = defaultdict(lambda: ([], []))
+            alike: dict[tuple[int, bool], tuple[list[Tensor], list[Tensor]]] = defaultdict(lambda: ([], []))
             for i, step in zip(chosen, steps.unbind()):
-                columns = wide[i].shape[1]
-                step = step[:, :columns] if len(moved[i]) == len(step) else step[:, :columns].mT
-                alike[columns][0].append(moved[i])
-                alike[columns][1].append(step.reshape(moved[i].shape))
-            for columns, (weights, own) in alike.items():
-                torch._foreach_sub_(weights, own, alpha=math.sqrt(columns))
+                columns, tall = wide[i].shape[1], len(moved[i]) != len(step)
+                alike[columns, tall][0].append(moved[i])
+                alike[columns, tall][1].append(step[:, :columns].mT if tall else step[:, :columns])
+            for (columns, tall), (weights, own) in alike.items():
+                if tall or columns < steps.shape[2]:  # one copy to the weights' strides, for one kernel below
+                    own = list(torch.stack(own).unbind())
+                shaped = [step.view_as(weight) for step, weight in zip(own, weights)]
+                torch._foreach_sub_(weights, shaped, alpha=math.sqrt(columns))
 
     def _step_others(self, group: dict[str, Any]) -> None:
         moved, gradients, means, squares, largest, steps = ([] for _ in range(6))  # type: ignore[var-annotated]
