@@ -18,6 +18,7 @@ _MEMORY_WORDS = (
     "Storage size calculation overflowed",
     "Triton Error [CUDA]: out of memory",
     "CUDA error: out of memory",
+    "CUDA out of memory",  # within an error of the compiler
     "CUBLAS_STATUS_ALLOC_FAILED",
 )
 _THREAD_WORDS = "can't start new thread"

@@ -38,7 +38,7 @@ from vitling.runs.report_suspects import collect_suspects
 from vitling.runs.timing import report_seconds
 from vitling.settings.config import Config
 from vitling.shortage import is_out_of_memory
-from vitling.training.compilation import free_memory
+from vitling.training.compilation import free_graphs
 from vitling.training.rundir import RunDirectory
 from vitling.version import __version__
 
@@ -90,7 +90,7 @@ def _report_run(run: OpenRun, result: dict[str, Any]) -> None:
     config, directory = run.draft.config, run.directory
     written = run.result is not None and (directory.path / FILE).exists()
     if config.report and directory.writes and not written:
-        free_memory()
+        free_graphs()
         timed = config.minutes is not None
         seconds = report_seconds(60 * (config.minutes or 0) if timed else sum_seconds(result), timed)
         with_images = seconds >= SECONDS_OF_IMAGES
@@ -104,7 +104,7 @@ def report_group(out: str) -> None:
     except UserError:  # none has finished
         return
     if len(folders) > 1:
-        free_memory()
+        free_graphs()
         seconds = sum(sum_seconds(files.result) for files in _open_runs(folders))
         report_finished(folders, Path(out) / FILE, report_seconds(seconds, timed=False), Log())
 
