@@ -132,17 +132,17 @@ def test_where_the_directories_are_gone_the_file_is_enough_and_the_other_way_rou
 
 def test_an_interrupted_run_goes_on(data, tmp_path, monkeypatch):
     one = replace(TRAINED, runs=TRAINED.runs[:1])
-    conclude = labelled._conclude
+    conclude = labelled._evaluate_and_save
 
     def stop(*arguments):
         raise Interrupted("Stopped at step 2 of 2", 143)
 
-    monkeypatch.setattr(labelled, "_conclude", stop)
+    monkeypatch.setattr(labelled, "_evaluate_and_save", stop)
     with pytest.raises(Interrupted):
         reproduce(one, data)
     (stopped,) = read(tmp_path / "results" / "tiny.json")["rows"]
     assert "value" not in stopped
-    monkeypatch.setattr(labelled, "_conclude", conclude)
+    monkeypatch.setattr(labelled, "_evaluate_and_save", conclude)
     (row,) = reproduce(one, data).results["rows"]
     assert "value" in row
     assert "stopped" not in row

@@ -175,15 +175,15 @@ def test_a_finished_run_needs_its_stages_no_more(data, tmp_path, trained):
 
 @pytest.mark.parametrize(("module", "kind"), [(pretrain_config, "pretrain"), (labelled, "finetune")])
 def test_an_interrupted_stage_goes_on(data, tmp_path, monkeypatch, trained, module, kind):
-    conclude = module._conclude
+    conclude = module._evaluate_and_save
 
     def stop(*arguments):
         raise Interrupted("Stopped at the end", 143)
 
-    monkeypatch.setattr(module, "_conclude", stop)
+    monkeypatch.setattr(module, "_evaluate_and_save", stop)
     with pytest.raises(Interrupted):
         reproduce(ONE, data)
-    monkeypatch.setattr(module, "_conclude", conclude)
+    monkeypatch.setattr(module, "_evaluate_and_save", conclude)
     (row,) = reproduce(ONE, data).results["rows"]
     assert list_stages(row) == [("pretrain", False), ("finetune", False)]  # its own, of two starts
     assert trained == sorted([*("pretrain", "finetune"), kind], reverse=True)

@@ -16,7 +16,6 @@ from torch.utils._pytree import tree_flatten
 from tests.tiny import tiny_backbone
 from tests.training.helpers import ALONE, QUIET, StandInTask, config
 from vitling.console import Log
-from vitling.errors import RunAborted
 from vitling.methods.idmm.loss import IDMM
 from vitling.methods.supervised.loss import Supervised
 from vitling.papers.measure import make_store
@@ -122,6 +121,8 @@ def test_views_in_the_cache_are_not_compiled_again(compiled, tmp_path, monkeypat
     mark = make_task(trainer).mark
     assert mark.is_relative_to(tmp_path)
     assert mark != make_task(make_trainer(PLANS["finetune"])).mark
+    trainer.config = replace(trainer.config, loop=replace(trainer.config.loop, log_every=7, sampler="balanced"))
+    assert mark == make_task(trainer).mark
     assert not mark.exists()
     with precompile_views(trainer, Log(silent=True)):
         run_steps(trainer, iterate_batches(trainer), 1)
@@ -136,20 +137,25 @@ def test_views_in_the_cache_are_not_compiled_again(compiled, tmp_path, monkeypat
 def test_a_lack_of_memory_beside_the_other_process_is_forgotten(compiled, tmp_path, monkeypatch):
     replace_python(tmp_path / "python", "exit 0", monkeypatch)
     trainer = make_trainer()
-    with precompile_views(trainer, Log(silent=True)):
-        trainer.feed.accumulate = 2
+
+    def fail(*arguments):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with monkeypatch.context() as patch, precompile_views(trainer, Log(silent=True)):
+        patch.setattr(trainer, "_take_step", fail)
         run_steps(trainer, iterate_batches(trainer), 1)
     run_steps(trainer, iterate_batches(trainer), 1)
     assert trainer.feed.accumulate == 1
-
-
-def test_a_trial_that_the_other_process_starves_does_not_end_the_run(compiled, tmp_path, monkeypatch):
-    replace_python(tmp_path / "python", "exit 0", monkeypatch)
-    trainer = make_trainer()
-    with precompile_views(trainer, Log(silent=True)):
-        raise RunAborted("out of memory")
-    run_steps(trainer, iterate_batches(trainer), 1)
     assert compiled
+
+
+def test_a_plan_that_cannot_be_sent_does_not_end_the_run(compiled, monkeypatch):
+    trainer, log = make_trainer(), Logged()
+    monkeypatch.setattr(view_compiler.pickle, "dumps", lambda _: (lambda: None).missing)
+    with precompile_views(trainer, log):
+        run_steps(trainer, iterate_batches(trainer), 1)
+    assert compiled
+    assert "not compiled in another process" in log.lines[0]
 
 
 @pytest.mark.parametrize(
@@ -192,6 +198,7 @@ def replace_python(path, text, monkeypatch) -> None:
 )
 def test_whatever_the_other_process_does_the_views_are_compiled_here(text, message, compiled, tmp_path, monkeypatch):
     replace_python(tmp_path / "python", text, monkeypatch)
+    monkeypatch.setattr(view_compiler, "_LEAST_PATIENCE", 0.0)
     trainer, log, started = make_trainer(), Logged(), []
     monkeypatch.setattr(view_compiler, "Helper", lambda verb: started.append(helpers.Helper(verb)) or started[0])
     source = iterate_batches(trainer)
@@ -200,8 +207,7 @@ def test_whatever_the_other_process_does_the_views_are_compiled_here(text, messa
         assert not compiled
     assert started[0].process.poll() is not None
     assert [message in line for line in log.lines] == ([] if message is None else [True])
-    upcoming = trainer.upcoming
-    assert trainer.compiles(upcoming)
+    assert trainer.compiles(trainer.next_batch)
     run_steps(trainer, source, 1)
     assert compiled
 

@@ -38,7 +38,7 @@ def compile_in_place(network: nn.Module, how: Compile, graphs: bool = False) -> 
     """Compile a network as one graph ("on") or in "blocks", where equal blocks share a graph that takes their weights
     as inputs. With `graphs`, a forward pass becomes one CUDA graph and a backward pass another."""
     global _records_graphs
-    _configure_compiler()
+    configure_compiler()
     if how == "on":
         _records_graphs |= graphs
         network.compile(dynamic=False, mode="reduce-overhead" if graphs else None)
@@ -67,11 +67,11 @@ def mark_step() -> None:
 
 
 def compile_function(function: Callable) -> Callable:
-    _configure_compiler()
+    configure_compiler()
     return torch.compile(function, dynamic=False)
 
 
-def _configure_compiler() -> None:
+def configure_compiler() -> None:
     """Keep compiled code between runs, in vitling's cache folder, and raise the limit on graphs within one: those of a
     function with other settings, and of blocks with other shapes, all count towards it."""
     if _loader is not None:

@@ -68,6 +68,7 @@ class Trainer:
         self.replay: Replay | None = None
         self.compiling, self.seconds_compiling = False, 0.0
         self.compiled_sizes: set[int] = set()
+        self.shares_memory = False  # with a helper, which may have taken what a step lacks
         self.weights_may_have_changed = False  # in this step, which then cannot be repeated
         self._compile(compilation.choose_compile(config.loop, store.device, self.steps))
 
@@ -149,7 +150,7 @@ class Trainer:
                 if not is_out_of_memory(problem):
                     raise
                 smallest = max(len(micro.view_batch.local) for micro in loaded.micro_batches) == 1
-                if smallest or self.weights_may_have_changed or self.processes.world > 1:
+                if smallest or self.weights_may_have_changed or self.processes.world > 1 or self.shares_memory:
                     advice = "" if smallest else " Or split each batch: --optim.accumulate 2."
                     raise RunAborted(f"{explain_shortage(problem)}{advice}") from problem
             self._double_passes()  # outside of `except`, which would keep the failed step's tensors alive
@@ -298,11 +299,12 @@ class Trainer:
         """Render the views uncompiled in the body, whose first step compiles the network, while a helper compiles the
         views. The next step uses the compiled ones."""
         functions, self.renderer.functions = self.renderer.functions, FunctionCache()
+        self.shares_memory = True
         yield
+        self.shares_memory = False
         if self.compiling:  # it may have failed
             self.renderer.functions = functions
             self.compiled_sizes.clear()
-            self.feed.accumulate = self.config.optim.accumulate  # the helper may have taken the missing memory
 
     def _undo_compile(self) -> None:
         for network in self.objective.networks():

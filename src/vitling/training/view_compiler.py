@@ -21,7 +21,7 @@ import torch
 from vitling.console import Log
 from vitling.data.batches import slice_batch
 from vitling.errors import RunAborted
-from vitling.training.compilation import Compile, compile_function, load_compiler
+from vitling.training.compilation import Compile, compile_function, configure_compiler, load_compiler
 from vitling.training.compile_workers import wait_for_workers
 from vitling.training.config import LoopConfig
 from vitling.training.helpers import Helper, become_helper, can_start_helper
@@ -37,7 +37,7 @@ VERB = "_compile-views"  # hidden command
 _MIN_CORES = 8
 _MIN_GPU_BYTES = 16 * 2**30  # free; a guess: most networks then leave enough for the other process
 _GPU_SHARE = 1 / 4  # of the free memory, for the other process
-_PATIENCE = 1 / 2  # of the time that the network took
+_PATIENCE, _LEAST_PATIENCE = 1 / 2, 15.0  # of the time that the network took; seconds, for imports and workers
 
 _started = False  # what this process compiles later is likely to be in the cache
 
@@ -80,11 +80,11 @@ class ViewTask:
 
 
 def make_task(trainer: Trainer) -> ViewTask:
-    store, feed = trainer.store, trainer.feed
+    store, feed, loop = trainer.store, trainer.feed, trainer.config.loop
     return ViewTask(
         trainer.objective.plan,
         trainer.renderer.normalise,
-        trainer.config.loop,
+        LoopConfig(precision=loop.precision, deterministic=loop.deterministic),  # the others cannot change the code
         str(store.device),
         feed.sizes[0],
         feed.accumulate,
@@ -111,20 +111,21 @@ def precompile_views(trainer: Trainer, log: Log) -> Iterator[None]:
         free, total = torch.cuda.mem_get_info(trainer.store.device)
         share = _GPU_SHARE * free / total
     try:
+        content = pickle.dumps((task, share))
         helper = None if task.mark.exists() else Helper(VERB)
-    except OSError as problem:
+    except (OSError, pickle.PicklingError, TypeError, AttributeError) as problem:
         log.debug(f"The views are not compiled in another process: {problem}")
         helper = None
     if helper is None:
         yield
         return
     with helper:
-        helper.send(pickle.dumps((task, share)))
+        helper.send(content)
         with trainer.uncompiled_views(), suppress(RunAborted):  # the helper may have taken the memory that was missing
             yield
         if not trainer.compiling:
             return
-        helper.ends_within(_PATIENCE * (time.monotonic() - began))
+        helper.ends_within(max(_LEAST_PATIENCE, _PATIENCE * (time.monotonic() - began)))
         if reason := helper.find_problem():
             log.debug(f"The views were not compiled in another process ({reason})")
     with suppress(OSError):  # the next step compiles what the helper has not
@@ -140,5 +141,6 @@ def run_in_background() -> None:
     if task.device.startswith("cuda"):
         torch.cuda.set_device(torch.device(task.device))
         torch.cuda.set_per_process_memory_fraction(share)
+        configure_compiler()
         wait_for_workers()
     task.compile()
