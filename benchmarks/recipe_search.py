@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import re
 import subprocess
 import sys
 import tempfile
@@ -89,10 +90,12 @@ CHANGES = {
     "longer-first": Change(first=1.25),
     "shorter-first": Change(first=0.75),
     "half-first": Change(first=0.5),
+    "quarter-first": Change(first=0.25),
     "supervised": Change("--method supervised"),
     "lejepa": Change("--method lejepa"),
     "esvit": Change("--method esvit"),
 }
+FIRST_STAGE = re.compile(r"--(method|pretrain-\S+) \S+ ?")  # flags that one stage does not have
 KEYS = (
     "data",
     "plan",
@@ -135,10 +138,10 @@ class Job:
         second = round(
             self.epochs[1] * math.prod(change.epochs[1] for change in changes) + self.first_cost * (planned - first)
         )
-        length = f"--pretrain-epochs {first} --epochs {second}"
         if "--method supervised" in f"{self.more} {self.flags}":
-            length = f"--epochs {round(self.first_cost * first + second)}"
-        return f"{length} {self.more}".strip()
+            more = FIRST_STAGE.sub("", self.more) if "--method supervised" in self.flags else self.more
+            return f"--epochs {round(self.first_cost * first + second)} {more}".strip()
+        return f"--pretrain-epochs {first} --epochs {second} {self.more}".strip()
 
     @property
     def flags(self) -> str:

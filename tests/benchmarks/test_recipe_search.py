@@ -67,6 +67,8 @@ def test_a_failed_run_is_kept_with_its_error_and_tried_again(bench, tmp_path, mo
 def test_a_run_without_a_first_stage_gets_the_time_of_both(bench):
     lengths = [bench.Job("d", "x", name, 0, (30, 10), "--size 8", {}, {}).length for name in ("base", "supervised")]
     assert lengths == ["--pretrain-epochs 30 --epochs 10 --size 8", "--epochs 58 --size 8"]
+    job = bench.Job("d", "x", "supervised", 0, (30, 10), "--method idmm --pretrain-size 8 --size 8", {}, {})
+    assert job.length == "--epochs 58 --size 8"
 
 
 def test_a_cheaper_candidate_gets_more_epochs(bench):
