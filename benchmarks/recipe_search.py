@@ -44,9 +44,9 @@ FIXED = "--val 0.2 --no-test --no-report --calibrate off --overwrite"
 
 @dataclass(frozen=True)
 class Change:
-    """A change of the plan: flags of `vitling train`, factors of the epochs of both stages, for changes whose cost is
-    known, and a factor of the first stage's epochs whose time the second stage gets or gives. Then the candidate takes
-    as long as the base. The others are trained for as many epochs."""
+    """Flags of `vitling train` that change the plan, at the same cost: `epochs` are factors of both stages' epochs, for
+    changes of known cost, and `first` is a factor of the first stage's epochs, whose time the second stage gets. Other
+    candidates train for as many epochs as the base."""
 
     flags: str = ""
     epochs: tuple[float, float] = (1.0, 1.0)
@@ -95,7 +95,7 @@ CHANGES = {
     "lejepa": Change("--method lejepa"),
     "esvit": Change("--method esvit"),
 }
-FIRST_STAGE = re.compile(r"--(method|pretrain-\S+) \S+ ?")  # flags that one stage does not have
+FIRST_STAGE = re.compile(r"--(?:method|pretrain-\S+)(?: (?!--)\S+)* ?")  # flags that one stage does not have
 KEYS = (
     "data",
     "plan",
@@ -133,14 +133,13 @@ class Job:
     def length(self) -> str:
         """Return the flags of the length; a run without a first stage gets the epochs that take as long as both."""
         changes = [CHANGES[name] for name in self.candidate.split("+")]
-        planned = round(self.epochs[0] * math.prod(change.epochs[0] for change in changes))
-        first = round(planned * math.prod(change.first for change in changes))
-        second = round(
-            self.epochs[1] * math.prod(change.epochs[1] for change in changes) + self.first_cost * (planned - first)
-        )
+        factors = [math.prod(change.epochs[stage] for change in changes) for stage in (0, 1)]
+        share = math.prod(change.first for change in changes)
+        first, freed = round(self.epochs[0] * factors[0] * share), self.first_cost * self.epochs[0] * (1 - share)
+        second = round((self.epochs[1] + freed) * factors[1])
         if "--method supervised" in f"{self.more} {self.flags}":
             more = FIRST_STAGE.sub("", self.more) if "--method supervised" in self.flags else self.more
-            return f"--epochs {round(self.first_cost * first + second)} {more}".strip()
+            return f"--epochs {round((self.epochs[1] + self.first_cost * self.epochs[0]) * factors[1])} {more}".strip()
         return f"--pretrain-epochs {first} --epochs {second} {self.more}".strip()
 
     @property

@@ -26,7 +26,7 @@ ORDER = (  # a package may import those further down, and the modules beside the
     {"data"},
 )
 ALLOWED = {package: set().union(*ORDER[i + 1 :]) for i, level in enumerate(ORDER) for package in level}
-ALLOWED["report"] = set()  # it reads files
+ALLOWED["report"] = set()  # it renders plain data
 ALLOWED["runs"].add("report")
 ENTRY_POINTS = {"__init__", "__main__", "cli"}
 

@@ -114,7 +114,8 @@ def _get_keys(value: Any) -> set[str]:
 def _describe_run(result: dict[str, Any]) -> str:
     values = [(split, result["last"][split]["top1"]) for split in ("val", "test") if split in result["last"]]
     name = METRIC_NAMES["top1"].display
-    size = f" at {result['judged_at']} px" if result.get("judged_at", result["size"]) != result["size"] else ""
+    evaluated_at = result.get("evaluated_at", result.get("judged_at", result["size"]))  # judged_at: earlier versions
+    size = f" at {evaluated_at} px" if evaluated_at != result["size"] else ""
     top1 = "".join(f", {split} {name}{size} {100 * value:.2f} %" for split, value in values)
     return (
         f"{result['backbone']} at {result['size']} px, {result['images']:,} images, "

@@ -22,7 +22,7 @@ from vitling.errors import UserError
 from vitling.files import append_line
 from vitling.formatting import make_safe
 
-_TEXT_WIDTH = 8  # of a column of text at least, however narrow the terminal
+_TEXT_WIDTH = 8  # characters; minimum width of a text column in a narrow terminal
 LINE_INTERVAL = 10.0  # seconds between progress lines when the output is not a terminal
 
 _brief = ContextVar("brief", default=False)

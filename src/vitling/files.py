@@ -25,10 +25,8 @@ from vitling.shortage import explain_shortage
 
 LOCK = ".lock"  # in a folder that a process has claimed
 _MAX_STEM = 255 - len("..12345678.part")  # bytes of a name in the temporary one, which may have 255
-_ENCODING: Any = {
-    "encoding": "utf-8",
-    "errors": "backslashreplace",
-}  # names that are not UTF-8 become \udcff, as in JSON
+# names that are not UTF-8 become \udcff, as in JSON
+_ENCODING: Any = {"encoding": "utf-8", "errors": "backslashreplace"}
 _claims: set[Path] = set()  # lock files that this process holds
 _KINDS = ((stat.S_ISLNK, "link"), (stat.S_ISDIR, "directory"), (stat.S_ISFIFO, "pipe"), (stat.S_ISSOCK, "socket"))
 _NUMBER = r"(?:-?[\d.]+(?:[eE][-+]?\d+)?|NaN|-?Infinity)"

@@ -52,10 +52,10 @@ def join_or(words: Sequence[str]) -> str:
     return " or ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
-def shorten_list(words: Sequence[str], most: int = 5) -> str:
+def shorten_list(words: Sequence[str], limit: int = 5) -> str:
     """Format as `a, b, c, d, e and 7 more`."""
-    rest = len(words) - most
-    return ", ".join(words[:most]) + (f" and {rest:,} more" if rest > 0 else "")
+    rest = len(words) - limit
+    return ", ".join(words[:limit]) + (f" and {rest:,} more" if rest > 0 else "")
 
 
 def describe_trial(epochs: int | None, prefix: str = "") -> str:

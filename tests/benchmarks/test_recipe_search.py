@@ -67,13 +67,22 @@ def test_a_failed_run_is_kept_with_its_error_and_tried_again(bench, tmp_path, mo
 def test_a_run_without_a_first_stage_gets_the_time_of_both(bench):
     lengths = [bench.Job("d", "x", name, 0, (30, 10), "--size 8", {}, {}).length for name in ("base", "supervised")]
     assert lengths == ["--pretrain-epochs 30 --epochs 10 --size 8", "--epochs 58 --size 8"]
-    job = bench.Job("d", "x", "supervised", 0, (30, 10), "--method idmm --pretrain-size 8 --size 8", {}, {})
+    job = bench.Job("d", "x", "supervised", 0, (30, 10), "--method idmm --pretrain-views.scale 0.5 1 --size 8", {}, {})
     assert job.length == "--epochs 58 --size 8"
 
 
-def test_a_cheaper_candidate_gets_more_epochs(bench):
-    lengths = [bench.Job("d", "x", name, 0, (30, 49), "", {}, {}).length for name in ("size160", "size160+crops2")]
-    assert lengths == ["--pretrain-epochs 30 --epochs 96", "--pretrain-epochs 90 --epochs 96"]
+@pytest.mark.parametrize(
+    ("candidate", "length"),
+    [
+        ("size160", "--pretrain-epochs 100 --epochs 196"),
+        ("size160+crops2", "--pretrain-epochs 300 --epochs 196"),
+        ("crops2+half-first", "--pretrain-epochs 150 --epochs 180"),
+        ("size160+half-first", "--pretrain-epochs 50 --epochs 353"),
+        ("supervised+size160", "--epochs 510"),
+    ],
+)
+def test_a_cheaper_candidate_gets_more_epochs(bench, candidate, length):
+    assert bench.Job("d", "x", candidate, 0, (100, 100), "", {}, {}).length == length
 
 
 @pytest.mark.parametrize(("candidate", "length"), [("half-first", (20, 164)), ("longer-first+half-first", (25, 148))])

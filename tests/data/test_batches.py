@@ -46,6 +46,11 @@ def test_batches(n, batch, remainder, sizes):
     assert np.array_equal(np.concatenate(batches), order[: sum(sizes)])
 
 
+def test_more_passes_than_images_in_a_batch_are_no_error_here():
+    assert compute_batch_sizes(100, 32, "keep", 64) == [32, 32, 32, 4]
+    assert compute_batch_sizes(128, 32, "even", 64) == [64, 64]
+
+
 def test_even_batches_have_one_size_for_every_dataset_and_divide_into_passes():
     evened = 0
     for n, batch, passes in np.random.default_rng(0).integers([2, 1, 1], [3000, 400, 9], (300, 3)).tolist():

@@ -12,7 +12,7 @@ import pytest
 from pictures import encoded, picture
 from PIL import Image, ImageFile
 
-from vitling.data.decode import BadImage, decode, make_thumbnail, squash
+from vitling.data.decode import BadImage, decode, make_thumbnail, read_size, squash
 
 
 def pixels(raw, **options) -> np.ndarray:
@@ -93,9 +93,10 @@ def test_exif_rotation_is_applied(format, orientation):
     exif = Image.Exif()
     exif[0x0112] = orientation
     options = {"lossless": True} if format == "WEBP" else {"quality": 95} if format == "JPEG" else {}
-    found = decode(encoded(image, format, exif=exif, **options))
+    raw = encoded(image, format, exif=exif, **options)
+    found = decode(raw)
     upright = np.asarray(image.transpose(_TURN[orientation]) if orientation > 1 else image).astype(int)
-    assert (found.height, found.width) == upright.shape[:2]
+    assert (found.height, found.width) == read_size(raw) == upright.shape[:2]
     assert np.abs(np.asarray(found.pixels) - upright).mean() < 6
 
 

@@ -157,6 +157,16 @@ def test_figures_of_other_images_are_not_taken_for_these(root, tmp_path, monkeyp
     assert len(counted.embedded) == 4
 
 
+def test_a_damaged_cell_is_measured_again(root, tmp_path, monkeypatch):
+    folder, counted = model(tmp_path / "first"), Counter(monkeypatch)
+    wanted = config(root, folder, only=("cub",))
+    first = suite.run_suite(wanted)
+    (path,) = Path(wanted.out).rglob("cub/*.json")
+    path.write_text(path.read_text().replace('"evaluated"', '"judged"'))  # as earlier versions wrote it
+    assert suite.run_suite(wanted).summary == first.summary
+    assert len(counted.probed) == 2
+
+
 def test_a_failed_probe_leaves_the_others(root, tmp_path, monkeypatch):
     folder, counted = model(tmp_path / "first"), Counter(monkeypatch)
 

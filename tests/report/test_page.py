@@ -6,6 +6,8 @@ import base64
 import hashlib
 import json
 import re
+import subprocess
+import sys
 import zipfile
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -17,6 +19,11 @@ from tests.report.made import HOSTILE, make_report, make_run, make_suspects
 from vitling.report.page import HERE, VENDOR, embed_json, render_page
 
 ROOT = Path(__file__).parents[2]
+
+
+def test_the_page_is_rendered_without_torch():
+    code = "import sys, vitling.report.page; assert 'torch' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT / "src").returncode == 0
 
 
 class Outline(HTMLParser):

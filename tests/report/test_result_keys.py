@@ -26,7 +26,7 @@ DYNAMIC |= {
     "left_out",
     "seconds_of_a_short_fit_by_threads",
 }  # keys below are names of terms, settings, packages, ...
-FORMER = {"data_hashes_from"}  # written by an earlier measure_files.py, into results without hashes
+FORMER = {"data_hashes_from", "judged_at"}  # written by earlier versions
 SHARED = (SOURCE / "training" / "rundir.py", ROOT / "benchmarks" / "pages" / "measure_files.py")
 RUN = (*(SOURCE / "runs").glob("*.py"), *(SOURCE / "evaluation").glob("*.py"))  # write result.json
 

@@ -159,7 +159,7 @@ def test_resume_ignores_changed_defaults_of_other_methods(folder, tmp_path, verb
 def test_seeds_resume_ignores_changed_defaults_of_other_methods(folder, tmp_path):
     flags = ["--method", "supervised", "--out", str(tmp_path / "runs"), *TINY, "--epochs", "1"]
     assert run(["train", str(folder), *flags, "--seeds", "2"]) == 0
-    change_default(tmp_path / "runs" / "asked.json")
+    change_default(tmp_path / "runs" / "request.json")
     assert run(["train", "--out", str(tmp_path / "runs"), "--resume", "--seeds", "3"]) == 0
 
 

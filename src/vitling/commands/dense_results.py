@@ -43,8 +43,9 @@ def print_dense_evaluation(result: dict[str, Any]) -> None:
     echo(f"{result['split']} of {result['data']}: {result['n']:,} images, weights: {result['weights']}")
     console, classes = Console(), result["per_class"]
     console.print(make_dense_table([(result["weights"], result["split"], result)]))
-    first = next(name for name in classes[0] if name not in _NOT_FIGURES)
-    console.print(make_class_table(classes, first, "score", _format_class))
+    if classes:
+        first = next(name for name in classes[0] if name not in _NOT_FIGURES)
+        console.print(make_class_table(classes, first, "score", _format_class))
 
 
 def make_dense_table(rows: list[ScoreRow]) -> Table:

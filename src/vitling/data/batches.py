@@ -47,10 +47,11 @@ def compute_batch_sizes(n: int, batch: int, remainder: Remainder = "keep", passe
     """
     if n <= batch:
         return [n]
-    even = batch // passes * passes
-    steps = round(n / even)
-    if remainder == "even" and abs(steps * even - n) <= MAX_EVEN_CHANGE * n:
-        return [even] * steps
+    if remainder == "even":
+        even = max(1, batch // passes) * passes
+        steps = round(n / even)
+        if abs(steps * even - n) <= MAX_EVEN_CHANGE * n:
+            return [even] * steps
     full, left = divmod(n, batch)
     return [batch] * full + [left] * (left > 0 and remainder != "drop")
 

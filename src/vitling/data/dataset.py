@@ -17,9 +17,9 @@ Reader = Callable[[int], Raw]  # row of the source -> raw image; safe to call fr
 UNLABELLED = -1  # in `partial_labels`
 
 
-def sample_evenly(total: int, most: int) -> np.ndarray:
-    """Choose at most `most` of the ids 0..total-1, evenly spaced; of images sorted by class, from all classes."""
-    return np.linspace(0, total - 1, min(total, most)).astype(np.int64)
+def sample_evenly(total: int, limit: int) -> np.ndarray:
+    """Choose at most `limit` evenly spaced ids of 0..total-1, so that images sorted by class come from all classes."""
+    return np.linspace(0, total - 1, min(total, limit)).astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class ConcatReader:
 
 
 def concat_readers(parts: Sequence[tuple[Reader, np.ndarray]]) -> tuple[Reader, np.ndarray]:
-    """Concatenate pairs of a reader and the rows it is read at; a reader that all share stays as it is."""
+    """Join readers and their rows into one reader and its rows; a reader shared by all is returned unchanged."""
     readers, rows = [reader for reader, _ in parts], [some for _, some in parts]
     if all(reader is readers[0] for reader in readers):
         return readers[0], np.concatenate(rows)

@@ -99,7 +99,8 @@ def read_size(raw: bytes, max_pixels: int = MAX_PIXELS) -> tuple[int, int]:
     image = _open(raw)
     _check_size(*image.size, max_pixels)
     width, height = image.size
-    return (width, height) if _swaps_sides(image) else (height, width)
+    swapped = image.format != "TIFF" and _swaps_sides(image)  # Pillow turns the size of a TIFF as it opens it
+    return (width, height) if swapped else (height, width)
 
 
 def decode_indices(raw: bytes, max_pixels: int = MAX_PIXELS) -> np.ndarray:

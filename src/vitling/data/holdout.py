@@ -39,7 +39,7 @@ def hold_out_images(
 def hold_out(labels: np.ndarray | None, groups: np.ndarray | None, n: int, fraction: float, seed: int) -> np.ndarray:
     """Return bool [N]: the images held out. Every class keeps at least one group (or image) in train."""
     units, classes = _find_units(labels, groups, n)
-    bins = _stratify(units, classes, (1 - fraction, fraction), seed)
+    bins = _stratify(classes, (1 - fraction, fraction), seed)
     _return_lost_classes(units, classes, bins)
     return bins[units] == 1
 
@@ -47,7 +47,7 @@ def hold_out(labels: np.ndarray | None, groups: np.ndarray | None, n: int, fract
 def assign_folds(labels: np.ndarray | None, groups: np.ndarray | None, n: int, folds: int, seed: int) -> np.ndarray:
     """Return int [N]: the fold of each image, or -1 if it stays in train because its class is in no other group."""
     units, classes = _find_units(labels, groups, n)
-    bins = _stratify(units, classes, (1 / folds,) * folds, seed)
+    bins = _stratify(classes, (1 / folds,) * folds, seed)
     _spread_classes(units, classes, bins, folds)
     return bins[units]
 
@@ -72,7 +72,7 @@ def _find_units(labels: np.ndarray | None, groups: np.ndarray | None, n: int) ->
     return units, (pairs[:, 0], pairs[:, 1])
 
 
-def _stratify(units: np.ndarray, classes: Classes, shares: Sequence[float], seed: int) -> np.ndarray:
+def _stratify(classes: Classes, shares: Sequence[float], seed: int) -> np.ndarray:
     """Assign a bin to each unit by iterative stratification: rarest class first, each unit to the neediest bin.
 
     Quotas count units, not images: with few large groups per class, a quota of images would be smaller than any group.

@@ -76,7 +76,7 @@ def _choose_classes(errors: Errors) -> list[int]:
     return sorted(shown)
 
 
-def list_confused_pairs(errors: Errors, most: int = PAIRS) -> list[tuple[int, int, int]]:
+def list_confused_pairs(errors: Errors, limit: int = PAIRS) -> list[tuple[int, int, int]]:
     """Return (true class, predicted class, images) of the most frequent mistakes."""
     pairs = [(t, p, n) for t, row in enumerate(errors.confusion) for p, n in enumerate(row) if n and t != p]
-    return sorted(pairs, key=lambda pair: (-pair[2], pair[0], pair[1]))[:most]
+    return sorted(pairs, key=lambda pair: (-pair[2], pair[0], pair[1]))[:limit]

@@ -92,7 +92,9 @@ def require_run(name: str, folder: Path) -> None:
         raise UserError(f"{name} does not exist.")
     if folder.name in ("model", "best") and is_run(folder.parent):
         raise UserError(f"{name} is a model folder. Pass the run, {folder.parent}.")
-    raise UserError(f"{name} is not a run: it has neither config.json with environment.json nor {SEEDS}.")
+    raise UserError(
+        f"{name} is not a run: it lacks config.json or environment.json. Pass a run, or a folder made with --seeds."
+    )
 
 
 def list_finished(path: str) -> list[Path]:

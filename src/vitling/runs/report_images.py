@@ -126,10 +126,10 @@ class RunImages:
         meta = self.model.meta
         return compute_pooled_features(self.model.backbone, store, meta.size, meta.crop_fraction, batch=64)
 
-    def _choose_rows(self, dataset: Dataset, most: int) -> np.ndarray:
+    def _choose_rows(self, dataset: Dataset, limit: int) -> np.ndarray:
         """Choose the images of the map: all, or else the mistakes first and a sample of the others."""
         n = len(dataset)
-        if n <= most:
+        if n <= limit:
             return np.arange(n)
         order = np.random.default_rng(0).permutation(n)
         part = f"last/{self.split}"
@@ -138,7 +138,7 @@ class RunImages:
             if not predictions.is_multi_label:
                 wrong = np.isin(hash_names(dataset.keys), predictions.keys[~predictions.correct])
                 order = order[np.argsort(~wrong[order], kind="stable")]
-        return np.sort(order[:most])
+        return np.sort(order[:limit])
 
     def _build_store(self, dataset: Dataset, rows: np.ndarray, split: str) -> Store:
         """Decode images as the run did. The cache has whole splits, so that it does not help with a part of one."""

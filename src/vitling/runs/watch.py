@@ -29,7 +29,7 @@ def make_server(run: str) -> ThreadingHTTPServer:
     """Make a server for the page of a run, on a free port; raise UserError if there is no such run."""
     folder = Path(run)
     if not is_run(folder):
-        raise UserError(f"{run} is not a run: it has no config.json with environment.json. Start the training first.")
+        raise UserError(f"{run} is not a run: it lacks config.json or environment.json. Start the training first.")
     return _Server(folder, render_live_page(run).encode())
 
 

@@ -59,6 +59,8 @@ def resume_config(request: Config, saved: Config) -> Config:
         if name in _PER_START or implicit or paced or value == before[name]:
             continue
         given = f"DATA {value}" if name == "source" else format_flag(name, value)
+        if isinstance(value, bool) and value == default[name]:
+            given = f"Leaving out {format_flag(name, not value)}"
         saved_value = "settings" if isinstance(value, bool) else format_value(before[name])
         raise UserError(
             f"{given} differs from the run's {saved_value}. --resume continues the same run; use a new --out for "

@@ -97,9 +97,9 @@ class LoopConfig:
     """Share of the batches that an epoch has; each epoch leaves out different images. On CPUs --minutes sets it, so
     that a run of few epochs uses all of its time."""
     even: Literal["auto", "on", "off"] = "auto"
-    """Make all batches exactly --batch images, so that only one shape is compiled. An epoch then leaves out some images
-    or shows some twice, drawn anew each time: at most an eighth of them, else the last batch stays incomplete. auto: on
-    in compiled runs without --loop.drop-last."""
+    """Make all batches exactly --batch images (less what --optim.accumulate does not divide), so that only one shape is
+    compiled. An epoch then leaves out some images or shows some twice, drawn anew each time: at most an eighth of them,
+    else the last batch stays incomplete. auto: on in compiled runs without --loop.drop-last."""
     batch_norm_group: Annotated[int | None, Range(2)] = None
     """Compute the network's batch-norm statistics over groups of at most this many images (ghost batch norm), as
     on GPUs that each hold that many. By default over all images of a pass, on all GPUs."""

@@ -119,9 +119,9 @@ def beta_quantiles(alpha: float, device: torch.device) -> Tensor:
     return torch.tensor(betaincinv(alpha, alpha, points), dtype=torch.float32, device=device)
 
 
-def _check_count(operation: str, n: int, most: int) -> None:
-    if n > most:
-        raise ValueError(f"{operation}: at most {most} numbers per draw, not {n}")
+def _check_count(operation: str, n: int, limit: int) -> None:
+    if n > limit:
+        raise ValueError(f"{operation}: at most {limit} numbers per draw, not {n}")
 
 
 @torch.compiler.assume_constant_result

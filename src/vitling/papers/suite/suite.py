@@ -9,6 +9,7 @@ import hashlib
 import json
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypedDict
@@ -17,7 +18,7 @@ import torch
 
 from vitling.console import Log
 from vitling.data.config import DataConfig
-from vitling.errors import UserError
+from vitling.errors import InvalidFile, UserError
 from vitling.evaluation.bundle import CONFIG, WEIGHTS, find_bundle, load
 from vitling.evaluation.config import Probe, ProbesConfig
 from vitling.evaluation.model import Model
@@ -68,8 +69,11 @@ class SuiteJob:
         return self.folder / f"{probe}.json"
 
     def has_finished(self, probe: str) -> bool:
+        """Return whether the probe's file is complete and made from this source; a damaged one is measured again."""
         path = self.path(probe)
-        return path.exists() and read_record(path, SuiteCell)["made_from"] == self.made_from
+        with suppress(InvalidFile):
+            return path.exists() and read_record(path, SuiteCell)["made_from"] == self.made_from
+        return False
 
 
 @dataclass(frozen=True)
