@@ -7,6 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from torch._dynamo.utils import counters
+from torch._inductor.utils import fresh_cache
 
 from tests.methods.helpers import METHODS, noise
 from tests.methods.helpers import make as with_copy
@@ -18,18 +20,22 @@ from tests.training.contrast_run import objective as contrastive
 from tests.training.helpers import QUIET, config, equal, lines, objective, run_in, weights
 from vitling import data
 from vitling.backbones.position import resize_map
+from vitling.console import Log
 from vitling.data.store import build_store
 from vitling.methods.drloc.loss import DRLoc, make_drloc_term
 from vitling.methods.drloc.settings import DRLocConfig
 from vitling.methods.supervised.loss import Supervised
 from vitling.objectives import Batch, regions
 from vitling.objectives.progress import Progress
-from vitling.training import OptimConfig, Processes, compilation, fit
+from vitling.training import OptimConfig, Processes, compilation, fit, view_compiler
 from vitling.training.feed import Feed
+from vitling.training.pace import iterate_batches, run_steps
 from vitling.training.prefetch import ViewPrefetcher
 from vitling.training.replay import Replay
+from vitling.training.trainer import Trainer
+from vitling.training.view_compiler import precompile_views
 from vitling.views import BatchKey, Normaliser, Renderer, ViewBatch, Views, ViewsConfig
-from vitling.views.policies import make_plan
+from vitling.views.policies import idmm_finetune, make_plan
 from vitling.views.renderer import FunctionCache
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
@@ -381,6 +387,23 @@ def test_views_that_cannot_be_captured_are_rendered_now(dataset, tmp_path, monke
     start = {name: value.cuda() for name, value in objective().state_dict().items()}
     prefetched, waiting = (dict(zip(start, found, strict=True)) for found in trained)
     assert relative_distance(waiting, prefetched, start) < 0.05
+
+
+def test_the_run_finds_the_views_that_another_process_compiled(dataset, monkeypatch):
+    monkeypatch.setattr(view_compiler, "_PATIENCE", 50)
+    store = build_store(dataset, 16, device="cuda", placement="device")
+    model, problems = Supervised(tiny_backbone(), idmm_finetune(16), classes=3), Log(silent=True)
+    monkeypatch.setattr(problems, "debug", pytest.fail)
+    settings = config(loop=replace(ON_GPU, compile="on"))
+    trainer = Trainer(model, store, settings, Processes(0, 1, store.device), Log(silent=True))
+    source = iterate_batches(trainer)
+    with fresh_cache():
+        with precompile_views(trainer, problems):
+            run_steps(trainer, source, 1)
+        counters.clear()
+        run_steps(trainer, source, 2 * trainer.per_epoch)  # epochs take turns with two kinds of mixing
+    assert counters["inductor"]["fxgraph_cache_hit"] > 0
+    assert counters["inductor"]["fxgraph_cache_miss"] == 0
 
 
 @pytest.mark.parametrize("name", ["adamw", "sgd"])
