@@ -182,6 +182,14 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.parametrize("name", ["a.jpg", "b.WEBP", "c.tiff"])
+def test_text_is_not_written_over_images(tmp_path, name):
+    with pytest.raises(UserError, match="is the name of an image"):
+        check_writable(tmp_path / name)
+    check_writable(tmp_path / name, is_picture=True)
+    check_writable(tmp_path / "a.jpg.csv")
+
+
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
 def test_a_full_or_failing_disk_is_no_wrong_input(tmp_path, monkeypatch, number):
     def fail(**named: Any) -> None:

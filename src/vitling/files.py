@@ -8,6 +8,7 @@ import fcntl
 import glob
 import io
 import json
+import mimetypes
 import os
 import re
 import shutil
@@ -285,8 +286,10 @@ def _lock(handle: int, wait: bool) -> bool | None:
     return True
 
 
-def check_writable(path: str | os.PathLike) -> None:
+def check_writable(path: str | os.PathLike, is_picture: bool = False) -> None:
     """Raise UserError if `path` cannot be written; call it before long work, so that a wrong path fails at once.
+
+    Unless a picture is written, the name of an image is refused: a slip must not replace a photograph.
 
     A full or failing disk raises OSError, as later writes would. Creates no folders, because work that fails must leave
     none behind.
@@ -294,6 +297,8 @@ def check_writable(path: str | os.PathLike) -> None:
     path = Path(path)
     if path.is_dir():
         raise UserError(f"--out {path} is a directory; pass a file in it.")
+    if not is_picture and (mimetypes.guess_type(path.name)[0] or "").startswith("image/"):
+        raise UserError(f"--out {path} is the name of an image, and no image is written there. Choose another name.")
     check_replaceable(path)
     existing = next((folder for folder in path.absolute().parents if os.path.lexists(folder)), path.parent)
     try:

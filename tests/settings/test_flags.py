@@ -45,4 +45,4 @@ def test_settings_are_listed_under_the_flag_that_changes_them():
     assert rows["no-cache"] == "on"
     assert rows["allow-bad"] == "off"
     assert "cache" not in rows
-    assert to_flags(replace(config, explicit=("cache", "allow_bad")), ()) == "--no-cache"
+    assert to_flags(replace(config, explicit=("cache", "allow_bad", "cache")), ()) == "--no-cache"

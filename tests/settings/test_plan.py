@@ -332,3 +332,16 @@ def test_recipes_of_papers_and_the_demo_are_not_planned(backbone):
     for recipe in (scratch(backbone), demo._LABELLED):
         config = plan_for(recipe, FLOWERS).config
         assert (config.optim.name, config.init) == (None, "default")
+
+
+def test_epochs_of_a_missing_second_stage_are_refused():
+    unlabelled = facts(classes=0, has_test=False)
+    with pytest.raises(UserError, match=r"there are no labels\. Pass --pretrain-epochs 3\."):
+        plan(unlabelled, epochs=3)
+    config = plan(unlabelled, epochs=3, pretrain_epochs=5)
+    assert (config.pretrain_epochs, config.epochs) == (5, 1)
+
+
+@pytest.mark.parametrize(("size", "precision"), [(16, "auto"), (32, "bf16"), (None, "bf16")])
+def test_bf16_on_a_cpu_is_for_maps_of_several_positions(size, precision):
+    assert plan(facts(gpu=False, bf16=True), size=size).loop.precision == precision

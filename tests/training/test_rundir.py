@@ -160,7 +160,7 @@ def test_a_run_that_ends_just_before_the_claim_is_not_deleted(folder, tmp_path, 
         return claim(path)
 
     monkeypatch.setattr(rundir, "claim_folder", claim_late)
-    assert "is not empty" in refused(capsys, "train", folder, "--out", out, *TINY)
+    assert "is a finished run" in refused(capsys, "train", folder, "--out", out, *TINY)
     assert (out / "result.json").exists()
     assert not list(out.rglob(".*"))
 

@@ -46,7 +46,7 @@ def show_views(
     from vitling.files import check_writable
     from vitling.views.sheet import draw_sheet
 
-    check_writable(out)
+    check_writable(out, is_picture=True)
     for path, views in _plan_pictures(data_set, policy, out, size, data).items():
         echo(f"Saved to {draw_sheet(data_set, views, path, images, draws, boxes, size, seed, data)}")
 

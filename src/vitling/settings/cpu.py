@@ -16,6 +16,7 @@ from vitling.views.config import ViewsConfig
 BACKBONE, BACKBONE_REASON = "resnet10t", "4.9 M parameters, quick on a CPU: a ViT learns less in the same time"
 VIEW = 64  # px
 SMALLEST = 24  # px; smaller images get a small ViT, for which they need not be enlarged as much
+SMALLEST_IN_BF16 = 32  # px; torch 2.15 computes wrong bf16 gradients of a ResNet's last convolutions on maps of 1x1
 BATCH = 32
 RATE = 1e-3
 PACE = 35.0  # images per second and core of BACKBONE at VIEW in fp32, imports and evaluation included; twice in bf16
@@ -40,7 +41,7 @@ def choose_network(draft: Draft[TrainConfig], facts: Facts) -> None:
     draft.plan("backbone", BACKBONE, BACKBONE_REASON)
     if _is_resnet(draft.config):
         draft.plan("batch", BATCH, "small batches: more steps in the same time")
-    if facts.bf16:
+    if facts.bf16 and (draft.config.size or VIEW) >= SMALLEST_IN_BF16:
         draft.plan("loop.precision", "bf16", "this CPU computes in bf16 about twice as fast")
 
 

@@ -43,7 +43,7 @@ def settings_in(argv: Sequence[str]) -> tuple[str, ...]:
 def to_flags(config: Any, without: Collection[str]) -> str:
     """Write the explicit settings of a config as command-line flags."""
     known, default, words = dict(leaves(config)), dict(leaves(type(config)())), []
-    for name in config.explicit:
+    for name in dict.fromkeys(config.explicit):
         name = name if name in known else f"{name}_"
         if name in known and name not in without:
             value = known[name]

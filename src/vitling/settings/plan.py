@@ -79,6 +79,11 @@ def plan_run(draft: Draft[TrainConfig], facts: Facts) -> None:
     if facts.classes:
         draft.plan("epochs", *_epochs(200 if two_stages else 300, 30, facts.images, timed))
     else:
+        if draft.is_explicit("epochs") and not draft.is_explicit("pretrain_epochs"):
+            raise UserError(
+                "--epochs is the length of the stage on labels, and there are no labels. Pass --pretrain-epochs "
+                f"{draft.config.epochs}."
+            )
         draft.override("epochs", 1, "plan", "no labels: there is no second stage")
     if on_cpu:
         cpu.choose_training(draft, facts)

@@ -67,7 +67,8 @@ def resume_config(request: Config, saved: Config) -> Config:
             "different settings."
         )
     allow_bad = saved.allow_bad or request.allow_bad  # the test split may need it although training did not
-    return replace(saved, out=request.out, resume=True, overwrite=False, allow_bad=allow_bad, report=request.report)
+    report = saved.report and request.report  # either start may have had --no-report
+    return replace(saved, out=request.out, resume=True, overwrite=False, allow_bad=allow_bad, report=report)
 
 
 def resume_run(request: Config, saved: Resolved[Config]) -> Resolved[Config]:

@@ -100,6 +100,10 @@ class RunDirectory:
                 raise UserError(f"{self.path} is not a vitling run; --overwrite deletes nothing else.")
             raise UserError(f"{self.path} is not empty and is not a vitling run. Use a different --out.")
         if not resume and not overwrite:
+            if (self.path / "result.json").exists():
+                raise UserError(
+                    f"{self.path} is a finished run. Use --overwrite to train it again, or a different --out."
+                )
             raise UserError(
                 f"{self.path} is not empty. Use --resume to continue it, --overwrite to start it again, "
                 "or a different --out."
