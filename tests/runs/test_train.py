@@ -236,6 +236,16 @@ def test_groups_stay_together(folder, tmp_path, capsys):
     assert "by group" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_one_image_with_two_labels_is_a_warning_wherever_it_is(tmp_path, capsys, split):
+    for name in ("train", "val"):
+        make_folder(tmp_path / "images" / name)
+    first = tmp_path / "images" / split / "class-0" / "image-00.png"
+    shutil.copy(first, tmp_path / "images" / split / "class-1" / "same.png")
+    assert train(tmp_path / "images", tmp_path / "run", "--epochs", "1") == 0
+    assert "The same image has different labels" in capsys.readouterr().err
+
+
 @pytest.fixture
 def several_labels(folder, tmp_path):
     rows = [

@@ -128,8 +128,9 @@ class Stores:
         self.train.mean, self.train.std = choose_normalisation(self.train, config.data)
         self.val = None if splits.val is None else self._build_like_train(splits.val, "val")
         self.run.report_bad_files(self.bad)
-        if warning := describe_two_labels(self.train.dataset, self.train.facts):
-            self.run.log.warning(warning)
+        for store in (self.train, self.val):
+            if store is not None and (warning := describe_two_labels(store.dataset, store.facts)):
+                self.run.log.warning(warning)
         if self.val is not None:
             self._warn_of_leaks("val", self.val)
 
