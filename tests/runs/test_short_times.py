@@ -19,6 +19,7 @@ from vitling.evaluation.classify import compute_logits
 from vitling.evaluation.familiarity import compute_features, compute_logits_and_features
 from vitling.runs import timing
 from vitling.settings.config import TrainConfig
+from vitling.settings.dense import DetectConfig
 from vitling.settings.facts import Fit
 from vitling.settings.layers import Origin
 from vitling.settings.names import replace_leaf
@@ -49,6 +50,12 @@ def test_evaluations_take_little_time(val, minutes, evaluations):
     config = TrainConfig(minutes=minutes, batch=32, epochs=1800)
     found = timing._use_all_time(Fit(7, "off"), 7.5, config, stores, pace=100.0, ending=8.0)
     assert (found.epochs, found.epoch_part, found.evaluations) == (8, 0.9, evaluations)
+
+
+def test_dense_runs_on_a_cpu_keep_time_for_the_last_evaluations_only():
+    stores = SimpleNamespace(splits=SimpleNamespace(hidden_test=None), val=range(30), seconds_per_image=0.0)
+    seconds = timing.ending_seconds(DetectConfig(minutes=2.0), stores, pace=10.0, gpu=False)
+    assert seconds - timing._SAVING_SECONDS_CPU == pytest.approx(2 * 30 / (timing.EVALUATION_SPEED * 10))
 
 
 def test_steps_of_epochs_that_had_a_part_of_the_images_are_divided_too():

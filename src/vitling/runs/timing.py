@@ -96,8 +96,8 @@ def fit_to_time(
     log.info(f"{pace:,.0f} images/s, {max(left, 0):.0f} s left to train: --epochs {fit.epochs}{part}.")
     if fitting < 1:
         log.warning(
-            f"--minutes {config.minutes:.3g} is too short: {clock.elapsed:.0f} s passed before training, and one epoch "
-            f"takes {max(1, images / pace):.0f} s."
+            f"--minutes {config.minutes:.3g} is too short: {clock.elapsed:.0f} s passed before training, about "
+            f"{ending:.0f} s are kept for the end, and one epoch takes {max(1, images / pace):.0f} s."
         )
     deadline = Deadline(left, math.ceil(config.epochs * config.loop.epoch_part / fit.epoch_part))
     fitted = resolve(reopen(resolved), replace(facts, fit=fit))
@@ -147,7 +147,7 @@ def ending_seconds(config: RunConfig, stores: Stores, pace: float, gpu: bool = T
     if isinstance(config, LabelledConfig):
         pace *= (config.size or 1) ** 2 / config.eval_size**2
     if isinstance(config, DenseConfig):
-        pace /= config.test_passes * _DENSE_EVALUATIONS
+        pace /= config.test_passes * (_DENSE_EVALUATIONS if gpu else 1)  # on CPUs `_use_all_time` limits evaluations
     hidden = stores.splits.hidden_test
     test, val = 0 if hidden is None else len(hidden), 0 if stores.val is None else len(stores.val)
     evaluated, saving = test + val, _SAVING_SECONDS
