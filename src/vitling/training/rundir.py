@@ -102,7 +102,8 @@ class RunDirectory:
         if not resume and not overwrite:
             if (self.path / "result.json").exists():
                 raise UserError(
-                    f"{self.path} is a finished run. Use --overwrite to train it again, or a different --out."
+                    f"{self.path} is a finished run. Use --resume to show its results, --overwrite to train it again, "
+                    "or a different --out."
                 )
             raise UserError(
                 f"{self.path} is not empty. Use --resume to continue it, --overwrite to start it again, "
