@@ -187,7 +187,7 @@ def _log_root(squares: Tensor) -> Tensor:
 def compute_features(
     backbone: Backbone, store: Store, size: int, crop_fraction: float, max_images: int = SAMPLE
 ) -> ImageSummary:
-    """Compute the features of all images; of more than `max_images`, a sample."""
+    """Compute the features of all images, or of a sample if there are more than `max_images`."""
     ids = np.arange(len(store))
     if len(ids) > max_images:
         ids = ids[np.sort(make_rng("familiarity", 0).permutation(len(ids))[:max_images])]

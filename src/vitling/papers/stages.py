@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["pretrain", "train", "finetune", "enlarge", "detect", "segment"]
 StageConfig = PretrainConfig | TrainConfig | FinetuneConfig | DenseConfig
-FLOWERS_IMAGES = 2_040  # of train; larger datasets are stored at a smaller side
+FLOWERS_IMAGES = 2_040  # training images of Flowers-102; larger datasets are stored at a smaller side
 
 
 def pretrain_config(recipe: Recipe, preset: IDMMPreset = "paper", method: MethodName = "idmm") -> PretrainConfig:

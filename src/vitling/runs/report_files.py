@@ -226,7 +226,8 @@ def list_warnings(files: RunFiles) -> list[str]:
     for folder in dict.fromkeys((files.folder, *(stage.folder for _, stage in files.stages))):
         log = folder / "log.txt"
         lines = read_bytes(log).decode(errors="replace").splitlines() if log.exists() else []
-        found += [match[1] for line in lines if (match := _WARNING.match(line)) and not line.endswith(":")]  # a list
+        lines = [line for line in lines if not line.endswith(":")]  # without the heading of a list
+        found += [match[1] for line in lines if (match := _WARNING.match(line))]
     if bad := files.result.get("bad_files"):
         found.append(f"{format_count(bad, 'image')} could not be read and {'was' if bad == 1 else 'were'} left out.")
     return list(dict.fromkeys(found))
