@@ -139,7 +139,7 @@ def run_in_background() -> None:
     become_helper()
     load_compiler(task.loop, torch.device(task.device))
     if task.device.startswith("cuda"):
-        torch.cuda.set_device(torch.device(task.device))
+        torch.cuda.set_device(torch.device(task.device).index or 0)
         torch.cuda.set_per_process_memory_fraction(share)
         configure_compiler()
         wait_for_workers()
