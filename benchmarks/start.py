@@ -6,8 +6,9 @@
 Each row is a process of its own: `vitling pretrain` (IDMM) or `train --method supervised` with one mode of
 --loop.compile, with an empty cache and then with the cache that the run before it filled. "seconds" counts from the
 start of the process until the pace has been measured, imports and decoding included; "images_per_second" is that pace.
-The run is ended there. Every --inductor adds rows with these settings of torch's compiler beside those without; there
-the views are not compiled in another process.
+The run is ended there. torch should have been installed with its bytecode, as pip does: without, every process compiles
+that first. Every --inductor adds rows with these settings of torch's compiler beside those without; there
+nothing is compiled in other processes.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from record import format_command, hash_data, write_rows
 
 STAGES = {"idmm": ["pretrain", "--method", "idmm"], "supervised": ["train", "--method", "supervised", "--val", "none"]}
 PACE = re.compile(r"([\d,]+) images/s, \d+ s left to train")
-# The process that compiles the views would not have these settings, so this one compiles them itself.
+# The processes that compile beside the run would not have these settings, so the run compiles all itself.
 RUN = "; ".join(
     [
         "import torch._inductor.config as config",
         "{}",
-        "import vitling.training.view_compiler as views",
-        "views._started = True",
+        "import vitling.training.compile_ahead as ahead",
+        "ahead._started = True",
         "from vitling.__main__ import main",
         "main()",
     ]

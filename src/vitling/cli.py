@@ -59,8 +59,8 @@ def run(argv: list[str]) -> int:
         return _print(__version__)
     if argv[0] == "_precompile" and len(argv) == 3:
         return _precompile(*argv[1:])
-    if argv == ["_compile-views"]:
-        return _compile_views()
+    if argv == ["_compile"]:
+        return _compile()
     if argv[0] not in VERBS:
         return _fail(f"There is no command {argv[0]!r}.{_suggest(argv[0])} `vitling --help` lists all.", WRONG_INPUT)
     if _is_cwd_deleted():  # libraries of torch would end the process
@@ -139,11 +139,12 @@ def _precompile(config: str, memory: str) -> int:
     return DONE
 
 
-def _compile_views() -> int:
-    """Run the hidden command that trainings start while they compile the network."""
-    from vitling.training.view_compiler import run_in_background
+def _compile() -> int:
+    """Run the hidden command that trainings with --minutes start, for the parts that they compile side by side."""
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # CUDA cannot be used in processes forked after its start
+    from vitling.training.compile_server import run_server
 
-    run_in_background()
+    run_server()
     return DONE
 
 
@@ -155,6 +156,10 @@ def _load_torch(work: partial) -> None:
     config = next((value for value in (*work.args, *work.keywords.values()) if isinstance(value, RunConfig)), None)
     with console.status("Loading PyTorch") if shown else nullcontext():
         if config and not config.explain and config.loop.compile != "off" and config.loop.device != "cpu":
+            if config.minutes is not None and config.loop.compile in ("auto", "on"):
+                from vitling.training.compile_server import start_servers
+
+                start_servers()
             from vitling.training.compile_workers import start_workers
 
             start_workers()

@@ -21,7 +21,9 @@ if __name__ == "__main__":
     kernels.has_kernels = lambda *_: True
     kernels.check_kernels(cpu, dtype, *((shape[4], shape[2]) if name == "short_attention" else ()))
     if name == "depthwise":
-        import_module("vitling.backbones.depthwise_kernels").PROGRAMS = 4  # so that some have several strips
+        import_module(
+            "vitling.backbones.depthwise_kernels"
+        ).STRIPS_UNDER_WAY = 4  # so that some programs have several images
     compare = import_module(f"tests.backbones.{name}").compare
     for error in compare(shape, dtype, cpu):
         print(error)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 import timm
 import torch
@@ -17,7 +19,7 @@ from vitling.backbones.depthwise import (
 )
 from vitling.backbones.families import find_family
 
-SHAPES = [(2, 5, 9, 16), (1, 1, 1, 3), (1, 2, 17, 130), (2, 7, 7, 64), (3, 1, 4, 5)]  # the last but one has whole tiles
+SHAPES = [(2, 5, 9, 16), (1, 1, 1, 3), (1, 2, 17, 130), (2, 7, 7, 64), (3, 1, 4, 5), (2, 3, 14, 66), (1, 2, 28, 64)]
 TOLERANCES = {"float32": 1e-6, "float16": 1e-3, "bfloat16": 6e-3}  # the rounding of the inputs, of dz and of the output
 
 
@@ -25,10 +27,12 @@ TOLERANCES = {"float32": 1e-6, "float16": 1e-3, "bfloat16": 6e-3}  # the roundin
 @pytest.mark.parametrize(
     ("dtype", "shape"),
     [
-        *(("float32", shape) for shape in SHAPES),
+        *(("float32", shape) for shape in (*SHAPES, (1, 2, 56, 16))),  # the gradients beside a strip are computed twice
         ("float16", SHAPES[2]),
         ("bfloat16", SHAPES[0]),
         ("bfloat16", SHAPES[2]),
+        ("bfloat16", SHAPES[6]),
+        ("bfloat16", (1, 2, 56, 16)),
     ],
 )
 def test_interpreted_kernels_equal_the_literal_convolution(dtype, shape):
@@ -45,18 +49,20 @@ def test_kernels_compile_without_a_gpu(architecture, dtypes, tmp_path, monkeypat
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     from vitling.backbones import depthwise_kernels as kernels
 
-    counts = ("height", "width", "strips", "units", "channels")
+    counts = ("images", "height", "width", "parts", "several")
     types = dict.fromkeys(("weight", "bias", "sums"), "*fp32") | dict.fromkeys(counts, "i32")
-    strip = {"COLUMNS": kernels.COLUMNS, "CHANNELS": kernels.CHANNELS}
-    for dtype in dtypes:
+    for dtype, around in product(dtypes, (0, 1, 2)):
         packed = dict.fromkeys(("x", "out_gradient"), "*i32") if dtype == "bf16" else {}
-        for kernel, more in [
-            (kernels._convolve, {"GELU": True}),
-            (kernels._convolve, {"GELU": False}),
-            (kernels._differentiate, {}),
+        layout = {"WHOLE": around != 2, "COLUMNS": 7, "CHANNELS": 64, "STRIPS": 4 if around else 1}
+        shape = {"units": 128 if packed else 256, "channels": 256}
+        constants = {"EXACT": dtype == "fp32", "FAST": True, **layout, **shape}
+        options = kernels.OPTIONS | {"num_warps": layout["STRIPS"]}
+        for kernel, more, registers in [
+            (kernels._convolve, {"BESIDE": min(around, 1)}, kernels.FORWARD[0].registers),
+            (kernels._differentiate, {"AROUND": around}, kernels.BACKWARD[0].registers),
         ]:
-            constants = {"EXACT": dtype == "fp32", "FAST": True, **strip, **more}
-            assert compile_kernel(kernel, f"*{dtype}", types | packed, constants, architecture, kernels.OPTIONS)
+            limited = options | {"maxnreg": registers}
+            assert compile_kernel(kernel, f"*{dtype}", types | packed, constants | more, architecture, limited)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCES)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -149,11 +149,10 @@ def check_equal_runs(run: Path, other: Path, start: dict) -> None:
 
 @dataclass
 class StandInTask:
-    """Stands for ViewTask in another process."""
+    """Stands for a task of a compile server."""
 
     folder: Path
     device: str = "cpu"
-    loop: LoopConfig = field(default_factory=LoopConfig)
 
-    def compile(self) -> None:
+    def run(self) -> None:
         (self.folder / "compiled").touch()

@@ -10,10 +10,11 @@ import time
 import pytest
 import torch
 
+from tests.tiny import tiny_backbone
 from vitling import cli
-from vitling.training import compilation, compile_workers
-from vitling.training.compilation import load_compiler
+from vitling.training import compilation, compile_server, compile_workers, compiler_start
 from vitling.training.compile_workers import start_workers, wait_for_workers
+from vitling.training.compiler_start import load_compiler
 from vitling.training.config import LoopConfig
 
 CUDA = torch.device("cuda")
@@ -36,19 +37,21 @@ def loads(monkeypatch):
     """Record each time the compiler is loaded instead of loading it."""
     found: list[int] = []
     monkeypatch.setattr(compilation, "_loader", None)
-    monkeypatch.setattr(compilation, "_load_compiler", lambda: found.append(1))
+    monkeypatch.setattr(compilation, "_warmer", None)
+    monkeypatch.setattr(compiler_start, "_try_kernels", lambda backbone, precision: None)
+    monkeypatch.setattr(compiler_start, "_import_compiler", lambda: found.append(1))
     return found
 
 
 @pytest.mark.parametrize(("compile", "device"), [("off", CUDA), ("auto", torch.device("cpu"))])
 def test_the_compiler_is_not_loaded_for_runs_that_do_not_need_it(loads, compile, device):
-    load_compiler(LoopConfig(compile=compile), device)
+    load_compiler(LoopConfig(compile=compile), device, tiny_backbone())
     assert compilation._loader is None
 
 
 def test_the_compiler_is_loaded_once(loads):
     for _ in range(2):
-        load_compiler(LoopConfig(), CUDA)
+        load_compiler(LoopConfig(precision="bf16"), CUDA, tiny_backbone())
     compilation._loader.join()
     assert loads == [1]
 
@@ -99,11 +102,21 @@ def exists(pid: int) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("flags", "starts"), [("", True), ("--explain", False), ("--loop.compile off", False), ("--loop.device cpu", False)]
+    ("flags", "starts"),
+    [
+        ("", True),
+        ("--minutes 8", True),
+        ("--minutes 8 --loop.compile blocks", True),
+        ("--explain", False),
+        ("--loop.compile off", False),
+        ("--loop.device cpu", False),
+    ],
 )
 @pytest.mark.parametrize("verb", ["train", "pretrain", "finetune --from runs/pre", "segment"])
 def test_commands_that_may_compile_start_the_workers(monkeypatch, tmp_path, verb, flags, starts):
-    found: list[int] = []
-    monkeypatch.setattr(compile_workers, "start_workers", lambda: found.append(1))
+    found: list[str] = []
+    monkeypatch.setattr(compile_workers, "start_workers", lambda: found.append("workers"))
+    monkeypatch.setattr(compile_server, "start_servers", lambda: found.append("servers"))
     cli.run([*verb.split(), str(tmp_path / "none"), "--out", str(tmp_path / "run"), *flags.split()])
-    assert bool(found) == starts
+    with_minutes = "--minutes" in flags
+    assert found == (["servers"] * (with_minutes and "blocks" not in flags) + ["workers"]) * starts

@@ -19,6 +19,7 @@ from tests.training.contrast_run import KINDS
 from tests.training.contrast_run import objective as contrastive
 from tests.training.helpers import QUIET, config, equal, lines, objective, run_in, weights
 from vitling import data
+from vitling.backbones import create
 from vitling.backbones.position import resize_map
 from vitling.console import Log
 from vitling.data.store import build_store
@@ -27,13 +28,12 @@ from vitling.methods.drloc.settings import DRLocConfig
 from vitling.methods.supervised.loss import Supervised
 from vitling.objectives import Batch, regions
 from vitling.objectives.progress import Progress
-from vitling.training import OptimConfig, Processes, compilation, fit, view_compiler
+from vitling.training import OptimConfig, Processes, compilation, compile_ahead, fit
 from vitling.training.feed import Feed
 from vitling.training.pace import iterate_batches, run_steps
 from vitling.training.prefetch import ViewPrefetcher
 from vitling.training.replay import Replay
 from vitling.training.trainer import Trainer
-from vitling.training.view_compiler import precompile_views
 from vitling.views import BatchKey, Normaliser, Renderer, ViewBatch, Views, ViewsConfig
 from vitling.views.policies import idmm_finetune, make_plan
 from vitling.views.renderer import FunctionCache
@@ -389,20 +389,23 @@ def test_views_that_cannot_be_captured_are_rendered_now(dataset, tmp_path, monke
     assert relative_distance(waiting, prefetched, start) < 0.05
 
 
-def test_the_run_finds_the_views_that_another_process_compiled(dataset, monkeypatch):
-    monkeypatch.setattr(view_compiler, "_PATIENCE", 50)
-    store = build_store(dataset, 16, device="cuda", placement="device")
-    model, problems = Supervised(tiny_backbone(), idmm_finetune(16), classes=3), Log(silent=True)
+def test_the_run_finds_what_other_processes_have_compiled(dataset, monkeypatch):
+    monkeypatch.setattr(compile_ahead, "_PATIENCE", 400)
+    store = build_store(dataset, 32, device="cuda:0", placement="device")
+    backbone = create("pvt_v2_b0_small", 32)
+    problems = Log(silent=True)
     monkeypatch.setattr(problems, "debug", pytest.fail)
     settings = config(loop=replace(ON_GPU, compile="on"))
+    model = Supervised(backbone, idmm_finetune(32), classes=3)
     trainer = Trainer(model, store, settings, Processes(0, 1, store.device), Log(silent=True))
     source = iterate_batches(trainer)
     with fresh_cache():
-        with precompile_views(trainer, problems):
-            run_steps(trainer, source, 1)
+        compile_ahead.compile_ahead(trainer, lambda: run_steps(trainer, source, 1), problems)
+        assert trainer.is_cached
         counters.clear()
         run_steps(trainer, source, 2 * trainer.per_epoch)  # epochs take turns with two kinds of mixing
-    assert counters["inductor"]["fxgraph_cache_hit"] > 0
+    assert trainer.replay.captures
+    assert counters["aot_autograd"]["autograd_cache_hit"] == 5
     assert counters["inductor"]["fxgraph_cache_miss"] == 0
 
 

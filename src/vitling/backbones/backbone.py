@@ -23,6 +23,7 @@ from vitling.backbones.features import Features, Stages
 from vitling.backbones.patches import replace_patch_convolutions
 from vitling.backbones.position import Grid
 from vitling.backbones.pvt import PVT
+from vitling.backbones.pvt_v2 import replace_pvt_stages
 from vitling.backbones.swin import UnbiasedSwin, replace_swin_blocks
 from vitling.backbones.t2t import T2TViT
 from vitling.backbones.vil import ViL
@@ -56,10 +57,18 @@ class Backbone(nn.Module):
         replace_patch_convolutions(timm_model)
         replace_swin_blocks(timm_model)
         replace_drop_paths(timm_model)
+        replace_pvt_stages(timm_model)
         replace_depthwise_mlps(timm_model)
         replace_attention(timm_model)
         if isinstance(timm_model, VisionTransformer):
             timm_model.patch_embed.strict_img_size = False  # `_add_positions` takes any grid
+
+    def __getstate__(self) -> dict[str, Any]:
+        return super().__getstate__() | {"family": None}  # it has functions that cannot be pickled
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self.family = find_family(self.timm_model, self.name)
 
     @property
     def dim(self) -> int:
@@ -87,6 +96,10 @@ class Backbone(nn.Module):
     def blocks(self) -> list[nn.Module]:
         """List the modules that take most of the time; many of them are alike."""
         return self.family.blocks(self.timm_model)
+
+    def sections(self) -> list[nn.Module]:
+        """List the modules to compile separately: the stages, or the network itself."""
+        return self.family.sections(self.timm_model) if self.family.sections else [self]
 
     def no_decay(self) -> set[str]:
         """Collect the names, as in `named_parameters()`, of matrices that are exempt from weight decay."""

@@ -92,7 +92,7 @@ def check_kernels(device: torch.device, dtype: torch.dtype) -> None:
     """Raise an exception unless the kernels compute what torch does."""
     from vitling.backbones.depthwise_kernels import compute_gradients, compute_output
 
-    slope, x = draw_inputs(dtype, (1, 5, 7, 256), (1, 5, 7, 256))
+    slope, x = draw_inputs(dtype, (1, 5, 28, 256), (1, 5, 28, 256))
     inputs = [x, *draw_inputs(torch.float32, (9, 256), (256,))]
     exact = [tensor.float() for tensor in (slope, *inputs)]
     theirs = [_compute_plainly(*exact[1:]), *_differentiate_plainly(*exact)]

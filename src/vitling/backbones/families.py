@@ -34,6 +34,7 @@ class Family:
     halvings: Callable[[Any], int]  # how often the grid is halved, rounding up, after the patches
     run: Callable[[Any, Tensor, Stages], Features]
     blocks: Callable[[Any], list[nn.Module]]  # blocks, plus other expensive modules
+    sections: Callable[[Any], list[nn.Module]] | None = None  # nearly all of the network; each is called once per image
     min_side: int = 1  # of the input, in pixels
     overlap: bool = False  # tokens come from padded convolutions, not from patches
 
@@ -135,17 +136,15 @@ def _channels_first(maps: Tensor) -> Tensor:
 
 
 def _run_pvt(model: Any, x: Tensor, stages: Stages) -> Features:
-    layout = torch.channels_last if x.is_cuda else torch.contiguous_format  # cuDNN would convert to it and back
     maps = model.patch_embed(x)
     outputs = []
     for stage in model.stages:
-        tokens = maps if stage.downsample is None else stage.downsample(maps)  # [B, h, w, D]
-        size, hidden = tokens.shape[1:3], [tokens.flatten(1, 2)]
-        for block in stage.blocks:
-            hidden.append(block(hidden[-1], size))
-        maps = _channels_first(stage.norm(hidden[-1]).unflatten(1, size)).contiguous(memory_format=layout)
-        blocks = [_channels_first(t.unflatten(1, size)) for t in hidden[1:]]
-        outputs += blocks if stages == "blocks" else [maps]
+        if stages == "blocks":
+            *blocks, maps = stage.forward_blocks(maps)
+            outputs += blocks
+        else:
+            maps = stage(maps)
+            outputs.append(maps)
     return Features(model.forward_head(maps, pre_logits=True), maps, outputs if stages else None)
 
 
@@ -200,7 +199,13 @@ _FAMILIES: dict[type, Family] = {
     UnbiasedSwin: _SWIN,
     # min_side: the first stage reduces its keys by a convolution of 8 x 8 tokens, which must fit
     PyramidVisionTransformerV2: Family(
-        lambda m: 1, lambda m: 1 + len(m.stages), _run_pvt, lambda m: _list_blocks(m.stages), min_side=29, overlap=True
+        lambda m: 1,
+        lambda m: 1 + len(m.stages),
+        _run_pvt,
+        lambda m: _list_blocks(m.stages),
+        sections=lambda m: [m.patch_embed, *m.stages],
+        min_side=29,
+        overlap=True,
     ),
     ResNet: Family(lambda m: 1, lambda m: 5, _run_resnet, _list_resnet_blocks, overlap=True),
     # 4 x 4 patches, then patches of 2 x 2 before three stages, without padding

@@ -23,6 +23,7 @@ from vitling.settings.resolve import Resolved, resolve
 from vitling.settings.saved import reopen
 from vitling.startup import take_start
 from vitling.training.compilation import free_memory
+from vitling.training.compile_server import stop_servers
 from vitling.training.deadline import Deadline
 from vitling.training.feed import choose_batch_sizes
 from vitling.training.pace import measure_pace
@@ -73,10 +74,12 @@ def fit_to_time(
     """
     config, log = resolved.config, run.directory.log
     if config.minutes is None or run.has_checkpoint:
+        stop_servers()
         return resolved, None
     log.info("Measuring the pace to fit the run into the time.")
     with raise_on_signal("Stopped before the first step; continue with --resume."), torch.random.fork_rng(devices=[]):
         pace, compile_mode = measure_pace(build(config), stores.train, config.fit_config(), run.processes, log)
+    stop_servers()
     free_memory()
     ending = ending_seconds(config, stores, pace, run.has_gpu)
     left = 60 * config.minutes - clock.elapsed - ending

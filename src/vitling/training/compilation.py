@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from threading import Thread
 from typing import Literal, TypeVar
 
@@ -14,17 +14,21 @@ from torch import nn
 from vitling.backbones.backbone import Backbone
 from vitling.data.cache import redirect_cache
 from vitling.errors import Interrupted
-from vitling.training.compile_workers import end_workers, start_workers, wait_for_workers
+from vitling.training.compile_workers import end_workers
 from vitling.training.config import LoopConfig
 
 WORTH_COMPILING = 200  # steps: compilation takes 20 to 60 s
 WORTH_ANOTHER_SHAPE = 50  # epochs, each with one batch of the other shape
 RECOMPILE_LIMIT = 256  # Dynamo's overall limit; its own per function, 8, is too few for views, which share one
 
+# of views, which take little of a step: tuning them takes seconds
+UNTUNED: dict[str, str | int | bool | Callable] = {"triton.autotune_pointwise": False}
+
 Compile = Literal["on", "blocks", "views", "off"]
 T = TypeVar("T")
 
 _loader: Thread | None = None
+_warmer: Thread | None = None
 _records_graphs = False  # whether this process has used torch's own CUDA graphs
 
 
@@ -35,30 +39,43 @@ def choose_compile(config: LoopConfig, device: torch.device, steps: int) -> Comp
 
 
 def compile_in_place(network: nn.Module, how: Compile, graphs: bool = False) -> None:
-    """Compile a network as one graph ("on") or in "blocks", where equal blocks share a graph that takes their weights
-    as inputs. With `graphs`, a forward pass becomes one CUDA graph and a backward pass another."""
+    """Compile a network by its sections ("on") or in "blocks", where equal blocks share a graph that takes their
+    weights as inputs. With `graphs`, it is one graph, whose forward pass becomes a CUDA graph and its backward pass
+    another."""
     global _records_graphs
     configure_compiler()
-    if how == "on":
-        _records_graphs |= graphs
-        network.compile(dynamic=False, mode="reduce-overhead" if graphs else None)
-    elif how == "blocks":
-        for part in network.blocks() if isinstance(network, Backbone) else [network]:
-            part.compile(dynamic=False)
+    if how == "on" and graphs:
+        _records_graphs = True
+        network.compile(dynamic=False, mode="reduce-overhead")
+    elif how in ("on", "blocks"):
+        for part in list_parts(network, how):
+            compile_part(part)
 
 
-def load_compiler(config: LoopConfig, device: torch.device) -> None:
-    """Import the compiler and start its workers in the background, if a run on this device may compile."""
-    global _loader
-    if device.type == "cuda" and config.compile != "off" and _loader is None:
-        _loader = Thread(target=_load_compiler, name="compiler")
+def list_parts(network: nn.Module, how: Compile) -> list[nn.Module]:
+    """List the parts of a network that are graphs of their own."""
+    if not isinstance(network, Backbone):
+        return [network]
+    return network.sections() if how == "on" else network.blocks()
+
+
+def compile_part(part: nn.Module) -> None:
+    part.compile(dynamic=False)
+
+
+def start_in_background(load: Callable[[], object], warm_up: Callable[[], object]) -> None:
+    """Load the compiler and warm up the device in threads. Only the first call of a process does."""
+    global _loader, _warmer
+    if _loader is None:
+        _loader, _warmer = Thread(target=load, name="compiler"), Thread(target=warm_up, name="warm-up")
+        _warmer.start()
         _loader.start()
 
 
-def _load_compiler() -> None:
-    start_workers()
-    with suppress(Exception):  # the first compilation reports it
-        import torch._inductor.compile_fx  # noqa: F401
+def wait_for_warm_up() -> None:
+    """Wait for the kernels that are being tried, which the first step would try again."""
+    if _warmer is not None:
+        _warmer.join()
 
 
 def mark_step() -> None:
@@ -66,9 +83,11 @@ def mark_step() -> None:
     torch.compiler.cudagraph_mark_step_begin()
 
 
-def compile_function(function: Callable) -> Callable:
+def compile_function(function: Callable, traced_only: bool = False) -> Callable:
     configure_compiler()
-    return torch.compile(function, dynamic=False)
+    if traced_only:
+        return torch.compile(function, dynamic=False, backend="eager")
+    return torch.compile(function, dynamic=False, options=UNTUNED)
 
 
 def configure_compiler() -> None:
@@ -114,7 +133,6 @@ def is_compiler_error(problem: BaseException) -> bool:
 def compile_or_warn(step: Callable[[], T], undo: Callable[[], None], warn: Callable[[str], None]) -> T:
     """Run the first compiled step; if the compiler fails, warn and run it uncompiled."""
     try:
-        wait_for_workers()
         return step()
     except Interrupted:
         end_workers()

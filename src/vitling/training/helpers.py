@@ -14,14 +14,15 @@ from typing import Any
 from vitling.data.host import count_cores, get_free_memory
 from vitling.training.signals import call_on_parent_exit
 
-_MIN_HOST_BYTES = 8 * 2**30  # for torch and the compiler's processes
+_MIN_HOST_BYTES = 8 * 2**30  # for one process with torch, and the compiler's workers
+_PIPE_BYTES = 2**20  # sent without waiting until the process reads, where the system allows it
 _KILL_SECONDS = 5.0  # to clean up after SIGTERM
 _LAST_OUTPUT = 4000  # characters
 
 
-def can_start_helper(min_cores: int) -> bool:
-    """Return whether the machine can spare a process that compiles. With few cores it would slow down the run."""
-    return count_cores() >= min_cores and get_free_memory() >= _MIN_HOST_BYTES
+def can_start_helper(min_cores: int, min_bytes: int = _MIN_HOST_BYTES) -> bool:
+    """Return whether the machine can spare processes that compile. With few cores they would slow down the run."""
+    return count_cores() >= min_cores and get_free_memory() >= min_bytes
 
 
 class Helper:
@@ -33,7 +34,12 @@ class Helper:
         self.output = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115, closed by stop
         try:
             self.process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=self.output, stderr=self.output, start_new_session=True
+                command,
+                stdin=subprocess.PIPE,
+                stdout=self.output,
+                stderr=self.output,
+                pipesize=_PIPE_BYTES,
+                start_new_session=True,
             )
         except OSError:
             self.output.close()

@@ -14,11 +14,11 @@ from vitling.console import Log
 from vitling.data.store import Store
 from vitling.objectives.objective import Objective
 from vitling.training.compilation import Compile, choose_compile
+from vitling.training.compile_ahead import can_compile_ahead, compile_ahead
 from vitling.training.config import FitConfig
 from vitling.training.feed import LoadedBatch, choose_batch_sizes
 from vitling.training.processes import Processes
 from vitling.training.trainer import Trainer
-from vitling.training.view_compiler import can_precompile_views, precompile_views
 
 WARMUP_STEPS = 6  # not measured: compilation, then the capture of CUDA graphs
 SLOW_STEP = 10.0  # seconds; three such steps would be half of a minute
@@ -39,9 +39,8 @@ def measure_pace(
     """
     with _trial_trainer(objective, store, config, processes) as (trainer, how):
         source, steps, pace = iterate_batches(trainer), 1, 0.0
-        if can_precompile_views(how, store.device, processes):
-            with precompile_views(trainer, log):
-                run_steps(trainer, source, 1)
+        if trainer.replay and can_compile_ahead(how, store.device, processes):
+            compile_ahead(trainer, lambda: run_steps(trainer, source, 1), log)
         seconds, images = run_steps(trainer, source, trainer.per_epoch + WARMUP_STEPS if how != "off" else 1)
         if how == "off" and processes.any(int(seconds >= SLOW_STEP)):
             seconds, images = run_steps(trainer, source, 1)

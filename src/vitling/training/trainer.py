@@ -21,6 +21,7 @@ from vitling.objectives.progress import Progress
 from vitling.shortage import explain_shortage, is_out_of_memory
 from vitling.training import compilation, precision
 from vitling.training.batch_norm import check_batch_norm, group_batch_norm, has_batch_norm
+from vitling.training.compile_workers import wait_for_workers
 from vitling.training.config import FitConfig
 from vitling.training.feed import Feed, LoadedBatch, MicroBatch
 from vitling.training.optim import EMA, WeightDecaySchedule, clip_gradients, make_optimiser, reset_step_counts, set_lr
@@ -68,7 +69,8 @@ class Trainer:
         self.replay: Replay | None = None
         self.compiling, self.seconds_compiling = False, 0.0
         self.compiled_sizes: set[int] = set()
-        self.shares_memory = False  # with a helper, which may have taken what a step lacks
+        self.shares_memory = False  # with helpers, which may have taken what a step lacks
+        self.is_cached = False  # whether the compiler's cache has all that whole batches need
         self.weights_may_have_changed = False  # in this step, which then cannot be repeated
         self._compile(compilation.choose_compile(config.loop, store.device, self.steps))
 
@@ -288,6 +290,9 @@ class Trainer:
         """Take the first step with a batch of this size, which compiles it."""
         self.compiled_sizes.add(len(loaded.key.ids))
         began = time.perf_counter()
+        compilation.wait_for_warm_up()
+        if not self.is_cached:
+            wait_for_workers()
         terms = compilation.compile_or_warn(lambda: self._step_in_memory(loaded), self._undo_compile, self.log.warning)
         self.seconds_compiling += time.perf_counter() - began
         if self.compiling and not self.prefetcher and self.store.device.type == "cuda":
@@ -295,16 +300,20 @@ class Trainer:
         return terms
 
     @contextmanager
-    def uncompiled_views(self) -> Iterator[None]:
-        """Render the views uncompiled in the body, whose first step compiles the network, while a helper compiles the
-        views. The next step uses the compiled ones."""
-        functions, self.renderer.functions = self.renderer.functions, FunctionCache()
-        self.shares_memory = True
-        yield
-        self.shares_memory = False
-        if self.compiling:  # it may have failed
-            self.renderer.functions = functions
-            self.compiled_sizes.clear()
+    def uncompiled(self) -> Iterator[None]:
+        """Take the steps of the body uncompiled and uncaptured, beside helpers that may take the memory they need."""
+        modules = [module for network in self.objective.networks() for module in network.modules()]
+        compiled = [module._compiled_call_impl for module in modules]
+        functions, compiling = self.renderer.functions, self.compiling
+        self.renderer.functions, self.compiling, self.shares_memory = FunctionCache(), False, True
+        for module in modules:
+            module._compiled_call_impl = None
+        try:
+            yield
+        finally:
+            self.renderer.functions, self.compiling, self.shares_memory = functions, compiling, False
+            for module, call in zip(modules, compiled):
+                module._compiled_call_impl = call
 
     def _undo_compile(self) -> None:
         for network in self.objective.networks():
