@@ -153,6 +153,7 @@ class StandInTask:
 
     folder: Path
     device: str = "cpu"
+    compiled: bool = True
 
     def run(self) -> None:
         (self.folder / "compiled").touch()

@@ -26,7 +26,7 @@ from vitling.training.compile_ahead import can_compile_ahead, make_mark
 from vitling.training.config import LoopConfig
 from vitling.training.pace import iterate_batches, measure_pace, run_steps
 from vitling.training.processes import Processes
-from vitling.training.section_compiler import FILL, pack_trials, record_step
+from vitling.training.section_compiler import FILL, pack_sections, pack_trials
 from vitling.training.trainer import Trainer
 from vitling.training.view_compiler import make_view_task
 from vitling.views import Plan, ViewsConfig
@@ -55,8 +55,7 @@ def make_trainer(plan: Plan = PLANS["own"], images: int = 24, **changes) -> Trai
 
 
 def compile_ahead_of(trainer: Trainer, log: Log | None = None) -> None:
-    source = iterate_batches(trainer)
-    compile_ahead.compile_ahead(trainer, lambda: run_steps(trainer, source, 1), log or Log(silent=True))
+    compile_ahead.compile_ahead(trainer, next(iterate_batches(trainer)), log or Log(silent=True))
 
 
 @pytest.fixture
@@ -182,18 +181,14 @@ def make_network_trainer(**changes) -> Trainer:
     return trainer
 
 
-def record(trainer: Trainer) -> list[bytes]:
-    with trainer.uncompiled():
-        return record_step(trainer, lambda: run_steps(trainer, iterate_batches(trainer), 1))
-
-
-def test_sections_are_recorded_as_a_step_calls_them():
+def test_sections_are_sent_as_a_batch_calls_them():
     trainer = make_network_trainer(precision="bf16")
     before = [weight.clone() for weight in trainer.objective.parameters()]
     counters.clear()
-    packed = record(trainer)
+    packed = pack_sections(trainer, next(iterate_batches(trainer)))
     assert not counters["inductor"]
-    assert any((a != b).any() for a, b in zip(before, trainer.objective.parameters()))
+    assert all((a == b).all() for a, b in zip(before, trainer.objective.parameters()))
+    assert trainer.objective.backbone.sections()[0]._compiled_call_impl
     sections = trainer.objective.backbone.sections()
     maps = [[8, 3, 32, 32], [8, 8, 8, 16], [8, 16, 8, 8], [8, 32, 4, 4], [8, 80, 2, 2]]
     assert len(packed) == len(sections) == len(maps)
@@ -218,7 +213,7 @@ def test_the_run_finds_the_sections_in_the_cache(precision):
     trainer = make_network_trainer(precision=precision)
     trainer.renderer.functions = FunctionCache()
     with fresh_cache():
-        for content in record(trainer):
+        for content in pack_sections(trainer, next(iterate_batches(trainer))):
             pickle.loads(content).run()
         torch._dynamo.reset()
         counters.clear()
@@ -272,12 +267,10 @@ def test_what_is_in_the_cache_is_not_compiled_again(compiled, tmp_path, monkeypa
     compile_ahead_of(trainer)
     assert mark.exists()
     assert trainer.is_cached
-    assert trainer.done == 1
     monkeypatch.setattr(compile_ahead, "take_server", lambda: pytest.fail("it was started"))
     other = make_trainer()
     compile_ahead_of(other)
     assert other.is_cached
-    assert other.done == 0
 
 
 def test_a_lack_of_memory_beside_the_servers_is_forgotten(compiled, tmp_path, monkeypatch):
@@ -288,7 +281,7 @@ def test_a_lack_of_memory_beside_the_servers_is_forgotten(compiled, tmp_path, mo
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     with monkeypatch.context() as patch:
-        patch.setattr(trainer, "_take_step", fail)
+        patch.setattr(trainer, "_forward", fail)
         compile_ahead_of(trainer)
     assert not trainer.is_cached
     run_steps(trainer, iterate_batches(trainer), 1)
@@ -362,7 +355,7 @@ def test_conditions_for_compiling_ahead(how, device, world, cores, gpu, host, po
 def test_the_pace_is_measured_with_what_was_compiled_ahead(compiled, monkeypatch):
     ahead = []
     monkeypatch.setattr("vitling.training.pace.can_compile_ahead", lambda how, device, processes: True)
-    monkeypatch.setattr("vitling.training.pace.compile_ahead", lambda trainer, step, log: ahead.append(step()))
+    monkeypatch.setattr("vitling.training.pace.compile_ahead", lambda trainer, loaded, log: ahead.append(loaded))
     monkeypatch.setattr(Trainer, "_can_capture", lambda self: True)
     monkeypatch.setattr("vitling.training.trainer.Replay.get_capture", lambda *arguments: None)
     trainer = make_trainer(Plan((Group(16, mix=Mix(cutmix=1.0)),)))

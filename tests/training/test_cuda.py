@@ -400,7 +400,7 @@ def test_the_run_finds_what_other_processes_have_compiled(dataset, monkeypatch):
     trainer = Trainer(model, store, settings, Processes(0, 1, store.device), Log(silent=True))
     source = iterate_batches(trainer)
     with fresh_cache():
-        compile_ahead.compile_ahead(trainer, lambda: run_steps(trainer, source, 1), problems)
+        compile_ahead.compile_ahead(trainer, next(source), problems)
         assert trainer.is_cached
         counters.clear()
         run_steps(trainer, source, 2 * trainer.per_epoch)  # epochs take turns with two kinds of mixing

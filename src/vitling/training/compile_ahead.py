@@ -5,19 +5,20 @@ from __future__ import annotations
 import hashlib
 import pickle
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import torch
 
 from vitling.console import Log
-from vitling.errors import RunAborted
+from vitling.shortage import is_out_of_memory
 from vitling.training.compilation import Compile, free_memory, is_compiler_error, wait_for_warm_up
 from vitling.training.compile_server import can_serve, pack_tasks, take_server
+from vitling.training.feed import LoadedBatch
 from vitling.training.helpers import Helper
 from vitling.training.processes import Processes
-from vitling.training.section_compiler import record_step
+from vitling.training.section_compiler import pack_sections
 from vitling.training.trainer import Trainer
 from vitling.training.view_compiler import make_view_task, pack_views
 from vitling.version import __version__
@@ -36,11 +37,8 @@ def can_compile_ahead(how: Compile, device: torch.device, processes: Processes) 
     return can_serve() and torch.cuda.mem_get_info(device)[0] >= _MIN_GPU_BYTES
 
 
-def compile_ahead(trainer: Trainer, step: Callable[[], object], log: Log) -> None:
-    """Fill the compiler's cache with all that a step of the trainer needs, and load the views from it.
-
-    `step` is taken once, uncompiled, to see how it calls the sections of the network.
-    """
+def compile_ahead(trainer: Trainer, loaded: LoadedBatch, log: Log) -> None:
+    """Fill the compiler's cache with all that steps with whole batches need, and load the views from it."""
     global _started
     _started = True
     mark = make_mark(trainer)
@@ -49,7 +47,7 @@ def compile_ahead(trainer: Trainer, step: Callable[[], object], log: Log) -> Non
         return
     try:
         with take_server() as views, take_server() as network:
-            trainer.is_cached = _compile_in(views, network, trainer, step, log)
+            trainer.is_cached = _compile_in(views, network, trainer, loaded, log)
     except (OSError, pickle.PicklingError, TypeError, AttributeError) as problem:
         log.debug(f"Nothing is compiled in other processes: {problem}")
     if trainer.is_cached:
@@ -67,12 +65,12 @@ def make_mark(trainer: Trainer) -> Path:
     return Path(cache_dir()) / "vitling-runs" / hashlib.sha256(repr(facts).encode()).hexdigest()[:32]
 
 
-def _compile_in(views: Helper, network: Helper, trainer: Trainer, step: Callable[[], object], log: Log) -> bool:
+def _compile_in(views: Helper, network: Helper, trainer: Trainer, loaded: LoadedBatch, log: Log) -> bool:
     """Compile in two servers; return whether both have succeeded."""
     began, share = time.monotonic(), _share_memory(trainer.store.device)
     views.send(pack_tasks(pack_views(trainer), share))
     wait_for_warm_up()
-    tasks = _record(trainer, step)
+    tasks = _pack_sections(trainer, loaded)
     free_memory()
     if tasks:
         network.send(pack_tasks(tasks, share))
@@ -90,10 +88,13 @@ def _share_memory(device: torch.device) -> float:
     return _GPU_SHARE * free / total
 
 
-def _record(trainer: Trainer, step: Callable[[], object]) -> Sequence[bytes]:
-    """Return the tasks of the network's sections; none if the memory does not suffice for an uncompiled step."""
-    with trainer.uncompiled(), suppress(RunAborted):
-        return record_step(trainer, step)
+def _pack_sections(trainer: Trainer, loaded: LoadedBatch) -> Sequence[bytes]:
+    """Return the tasks of the network; none if the memory does not suffice to run it uncompiled."""
+    try:
+        return pack_sections(trainer, loaded)
+    except (RuntimeError, MemoryError) as problem:
+        if not is_out_of_memory(problem):
+            raise
     return ()
 
 

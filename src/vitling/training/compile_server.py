@@ -31,6 +31,7 @@ _ready: list[Helper] = []
 
 class Task(Protocol):
     device: str
+    compiled: bool
 
     def run(self) -> None: ...
 
@@ -112,5 +113,6 @@ def _run_task(content: bytes, gpu_share: float, threads: int) -> None:
     if device.type == "cuda":
         torch.cuda.set_device(device.index or 0)
         torch.cuda.set_per_process_memory_fraction(gpu_share)
-        AsyncCompile.wait_pool_ready()
+        if task.compiled:
+            AsyncCompile.wait_pool_ready()
     task.run()

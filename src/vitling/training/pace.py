@@ -39,8 +39,8 @@ def measure_pace(
     """
     with _trial_trainer(objective, store, config, processes) as (trainer, how):
         source, steps, pace = iterate_batches(trainer), 1, 0.0
-        if trainer.replay and can_compile_ahead(how, store.device, processes):
-            compile_ahead(trainer, lambda: run_steps(trainer, source, 1), log)
+        if can_compile_ahead(how, store.device, processes) and trainer.replay:
+            compile_ahead(trainer, next(source), log)
         seconds, images = run_steps(trainer, source, trainer.per_epoch + WARMUP_STEPS if how != "off" else 1)
         if how == "off" and processes.any(int(seconds >= SLOW_STEP)):
             seconds, images = run_steps(trainer, source, 1)

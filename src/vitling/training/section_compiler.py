@@ -18,6 +18,7 @@ from vitling.backbones.backbone import Backbone
 from vitling.backbones.features import Features
 from vitling.training.compilation import compile_part, list_parts
 from vitling.training.config import LoopConfig
+from vitling.training.feed import LoadedBatch
 from vitling.training.precision import choose_precision, set_deterministic
 from vitling.training.trainer import Trainer
 
@@ -69,13 +70,13 @@ def _needs_gradient(value: Any) -> bool:
     return isinstance(value, Tensor) and value.requires_grad
 
 
-def record_step(trainer: Trainer, step: Callable[[], object]) -> list[bytes]:
-    """Take a step, which must be uncompiled, and pickle a task for each section of the networks that it has called."""
+def pack_sections(trainer: Trainer, loaded: LoadedBatch) -> list[bytes]:
+    """Pickle a task for each section of the networks, with the calls that this batch makes."""
     loop = trainer.config.loop
     plain = LoopConfig(precision=loop.precision, deterministic=loop.deterministic)
     sections = [part for network in trainer.objective.networks() for part in list_parts(network, "on")]
     tasks = [SectionTask(section, plain, str(trainer.store.device)) for section in sections]
-    return _record_calls(tasks, step)
+    return _record_calls(tasks, lambda: trainer.run_uncompiled(loaded))
 
 
 def pack_trials(backbone: Backbone, config: LoopConfig, device: torch.device) -> list[bytes]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -69,7 +69,6 @@ class Trainer:
         self.replay: Replay | None = None
         self.compiling, self.seconds_compiling = False, 0.0
         self.compiled_sizes: set[int] = set()
-        self.shares_memory = False  # with helpers, which may have taken what a step lacks
         self.is_cached = False  # whether the compiler's cache has all that whole batches need
         self.weights_may_have_changed = False  # in this step, which then cannot be repeated
         self._compile(compilation.choose_compile(config.loop, store.device, self.steps))
@@ -152,7 +151,7 @@ class Trainer:
                 if not is_out_of_memory(problem):
                     raise
                 smallest = max(len(micro.view_batch.local) for micro in loaded.micro_batches) == 1
-                if smallest or self.weights_may_have_changed or self.processes.world > 1 or self.shares_memory:
+                if smallest or self.weights_may_have_changed or self.processes.world > 1:
                     advice = "" if smallest else " Or split each batch: --optim.accumulate 2."
                     raise RunAborted(f"{explain_shortage(problem)}{advice}") from problem
             self._double_passes()  # outside of `except`, which would keep the failed step's tensors alive
@@ -239,14 +238,15 @@ class Trainer:
         parallel = isinstance(self.model, DistributedDataParallel)
         model: Any = self.model
         with model.no_sync() if parallel and not synchronise else nullcontext():
-            with self.precision.autocast():
-                batch = Batch(
-                    inputs[:-1], self.store.labels, key=inputs[-1], images_per_process=micro.images_per_process
-                )
-                terms = model(views, batch, progress)
+            terms = self._forward(views, inputs, micro, progress)
             total = self.objective.total(terms, progress)
             self.scaler.scale(total * micro.weight).backward()
         return {"loss": total.detach(), **{name: value.detach() for name, value in terms.items()}}
+
+    def _forward(self, views: list[Views], inputs: Tensor, micro: MicroBatch, progress: Progress) -> Terms:
+        with self.precision.autocast():
+            labels, count = self.store.labels, micro.images_per_process
+            return self.model(views, Batch(inputs[:-1], labels, key=inputs[-1], images_per_process=count), progress)
 
     def _update(self) -> Tensor:
         optim = self.config.optim
@@ -299,19 +299,20 @@ class Trainer:
             self.prefetcher = ViewPrefetcher(self.renderer, self.store.device, self.log.warning)
         return terms
 
-    @contextmanager
-    def uncompiled(self) -> Iterator[None]:
-        """Take the steps of the body uncompiled and uncaptured, beside helpers that may take the memory they need."""
+    def run_uncompiled(self, loaded: LoadedBatch) -> None:
+        """Compute the terms of a batch, uncompiled."""
         modules = [module for network in self.objective.networks() for module in network.modules()]
         compiled = [module._compiled_call_impl for module in modules]
-        functions, compiling = self.renderer.functions, self.compiling
-        self.renderer.functions, self.compiling, self.shares_memory = FunctionCache(), False, True
         for module in modules:
             module._compiled_call_impl = None
+        renderer, progress = Renderer(self.renderer.normalise, dtype=self.renderer.dtype), self.progress()
+        micro = loaded.micro_batches[0]
         try:
-            yield
+            views = micro.view_batch.render(micro.pixels, micro.aspect, renderer)
+            self.objective.before_step(progress)
+            inputs = torch.from_numpy(self._host_inputs(micro)).to(self.store.device)
+            self._forward(views, inputs, micro, progress)
         finally:
-            self.renderer.functions, self.compiling, self.shares_memory = functions, compiling, False
             for module, call in zip(modules, compiled):
                 module._compiled_call_impl = call
 

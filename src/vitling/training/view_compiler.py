@@ -36,6 +36,7 @@ class ViewTask:
     side: int  # of the stored pixels
     part: int = 0
     parts: int = 1
+    compiled: bool = True
 
     def run(self) -> None:
         """Compile every `parts`-th function, and only trace the others, which may do other things uncompiled."""
