@@ -86,9 +86,9 @@ class LoopConfig:
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """auto: bf16 on GPUs that have it, else fp16 with loss scaling; fp32 on CPUs. Losses are always fp32."""
     compile: Literal["auto", "on", "blocks", "views", "off"] = "auto"
-    """torch.compile. on: the network as one graph, and the views. blocks: one graph per kind of block (a plain ViT has
-    one), which compiles faster and trains a little slower. views: the views only. auto: on, on GPUs, for runs of at
-    least 200 steps."""
+    """torch.compile. on: the network, PVTv2 by its stages, and the views. blocks: one graph per kind of block (a plain
+    ViT has one), which compiles faster and trains a little slower. views: the views only. auto: on, on GPUs, for runs
+    of at least 200 steps."""
     deterministic: bool = False
     """Bit-identical results on GPUs too, at the cost of some speed."""
     drop_last: bool = False
