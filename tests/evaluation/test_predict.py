@@ -50,6 +50,18 @@ def test_suffix_decides_the_format(bundle, pictures, tmp_path, monkeypatch, name
     assert text.lstrip().startswith(start)
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".json"])
+def test_predictions_replace_predictions_and_nothing_else(bundle, pictures, tmp_path, suffix):
+    out = tmp_path / f"out{suffix}"
+    for _ in range(2):
+        predict(bundle, [pictures], out=out)
+    labels = tmp_path / f"labels{suffix}"
+    labels.write_text("file,label\n0.png,cat\n")
+    with pytest.raises(UserError, match="does not contain predictions"):
+        predict(bundle, [pictures], out=labels)
+    assert labels.read_text().endswith("cat\n")
+
+
 def test_table(bundle, pictures, capsys):
     (pictures / "bad[x].png").write_bytes(b"")
     answers = predict(bundle, [pictures])

@@ -188,6 +188,11 @@ def test_predict_replaces_no_input(segmented, masks, tmp_path, capsys):
     before = photo.read_bytes()
     assert run(["predict", str(segmented[0]), str(photo), "--out", str(photo.parent)]) == 2
     assert "would replace" in capsys.readouterr().err
+    other = str(masks / "test" / "images" / "0.png")  # another image of the same name
+    assert run(["predict", str(segmented[0]), other, "--out", str(photo.parent)]) == 2
+    assert "which vitling did not write" in capsys.readouterr().err
+    for _ in range(2):
+        assert run(["predict", str(segmented[0]), other, "--out", str(tmp_path / "drawn")]) == 0
     assert photo.read_bytes() == before
 
 

@@ -23,6 +23,7 @@ from vitling.files import check_writable, make_csv, write_file
 from vitling.formatting import escape_json, make_safe, shorten_list
 
 Format = Literal["auto", "table", "csv", "json"]
+CSV_START, JSON_START = "file,answer,", '[\n  {\n    "file": '  # of files of predictions
 FILE_WIDTH = 120  # columns of a table that is not printed to a terminal, at least
 
 
@@ -46,6 +47,7 @@ def predict(
         check_coverage(coverage)
     if out is not None:
         check_writable(out)
+        _check_earlier(Path(out))
     model = load(model_path, weights)
     if coverage is not None:
         model.find_set_threshold(coverage)
@@ -70,6 +72,13 @@ def predict(
         names = shorten_list([_shorten_path(name) for name in unread])
         Log().warning(f"{len(unread):,} of {len(predictions):,} images could not be read: {names}.")
     return predictions
+
+
+def _check_earlier(out: Path) -> None:
+    """Raise UserError if predictions would replace a CSV or JSON file of another kind, such as labels."""
+    start = {".csv": CSV_START, ".json": JSON_START}.get(out.suffix.lower(), "")
+    if out.is_file() and out.stat().st_size and out.read_bytes()[: len(start)] != start.encode():
+        raise UserError(f"--out {out} exists and does not contain predictions. Choose another name.")
 
 
 def format_answer(prediction: Prediction) -> str:

@@ -108,6 +108,9 @@ def predict_dense(folder: Path, inputs: Sequence[str], out: str | None, min_scor
     pictures = [target / f"{name}.jpg" for name in names]
     if same := {path.resolve() for path in pictures} & {Path(image).resolve() for image in images}:
         raise UserError(f"--out {out} would replace {min(same)}. Pass a different directory.")
+    is_earlier = any((target / name).exists() for name in (CLASSES, DETECTIONS))
+    if not is_earlier and (taken := next((path for path in pictures if path.exists()), None)):
+        raise UserError(f"--out {out} would replace {taken}, which vitling did not write. Pass a different directory.")
     with Log().progress("Predicting", len(images)) as progress:
         for start in range(0, len(images), BATCH):
             for prediction in model.predict(images[start : start + BATCH]):
