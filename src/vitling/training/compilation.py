@@ -63,13 +63,16 @@ def compile_part(part: nn.Module) -> None:
     part.compile(dynamic=False)
 
 
+def is_started() -> bool:
+    return _loader is not None
+
+
 def start_in_background(load: Callable[[], object], warm_up: Callable[[], object]) -> None:
-    """Load the compiler and warm up the device in threads. Only the first call of a process does."""
+    """Load the compiler and warm up the device in threads."""
     global _loader, _warmer
-    if _loader is None:
-        _loader, _warmer = Thread(target=load, name="compiler"), Thread(target=warm_up, name="warm-up")
-        _warmer.start()
-        _loader.start()
+    _loader, _warmer = Thread(target=load, name="compiler"), Thread(target=warm_up, name="warm-up")
+    _warmer.start()
+    _loader.start()
 
 
 def wait_for_warm_up() -> None:

@@ -9,7 +9,7 @@ from functools import partial
 import torch
 
 from vitling.backbones.backbone import Backbone
-from vitling.training.compilation import start_in_background
+from vitling.training.compilation import is_started, start_in_background
 from vitling.training.compile_server import send_early
 from vitling.training.compile_workers import start_workers
 from vitling.training.config import LoopConfig
@@ -18,16 +18,19 @@ from vitling.training.section_compiler import pack_trials
 
 
 def load_compiler(config: LoopConfig, device: torch.device, backbone: Backbone) -> None:
-    """Prepare the first step in the background, if a run on this device may compile.
+    """Prepare the first step in the background, once, if a run on this device may compile.
 
-    Kernels are tried by a server, if there is one, with each section of the backbone in a process of its own.
+    The kernels of a backbone with several sections are tried in as many processes, if a server was started early.
     """
-    if device.type != "cuda" or config.compile == "off":
+    if device.type != "cuda" or config.compile == "off" or is_started():
         return
-    sent = send_early(lambda: pack_trials(deepcopy(backbone), config, device))
+    copy, sent = deepcopy(backbone), False
+    if len(copy.sections()) > 1:
+        sent = send_early(lambda: pack_trials(copy, config, device))
     precision = choose_precision(config, device)
-    warm_up = partial(_start_cuda, device) if sent else partial(_try_kernels, deepcopy(backbone), precision)
-    start_in_background(_import_compiler, warm_up)
+    start_in_background(
+        _import_compiler, partial(_start_cuda, device) if sent else partial(_try_kernels, copy, precision)
+    )
 
 
 def _import_compiler() -> None:
