@@ -150,7 +150,7 @@ def _compile() -> int:
 
 def _load_torch(work: partial) -> None:
     """Import torch, which takes seconds, while a terminal shows what the command is waiting for. If the command trains
-    and may compile, start the compiler's workers before the other imports: they need seconds too."""
+    and may compile, start the compiler's servers and workers before the other imports: they need seconds too."""
     console = Console(stderr=True)
     shown = console.is_terminal and is_main_process()
     config = next((value for value in (*work.args, *work.keywords.values()) if isinstance(value, RunConfig)), None)

@@ -23,7 +23,7 @@ if __name__ == "__main__":
     if name == "depthwise":
         import_module(
             "vitling.backbones.depthwise_kernels"
-        ).STRIPS_UNDER_WAY = 4  # so that some programs have several images
+        ).MIN_STRIPS_IN_FLIGHT = 4  # so that some programs have several images
     compare = import_module(f"tests.backbones.{name}").compare
     for error in compare(shape, dtype, cpu):
         print(error)

@@ -49,7 +49,7 @@ def test_kernels_compile_without_a_gpu(architecture, dtypes, tmp_path, monkeypat
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     from vitling.backbones import depthwise_kernels as kernels
 
-    counts = ("images", "height", "width", "parts", "several")
+    counts = ("images", "height", "width", "programs_per_row", "images_per_program")
     types = dict.fromkeys(("weight", "bias", "sums"), "*fp32") | dict.fromkeys(counts, "i32")
     for dtype, around in product(dtypes, (0, 1, 2)):
         packed = dict.fromkeys(("x", "out_gradient"), "*i32") if dtype == "bf16" else {}

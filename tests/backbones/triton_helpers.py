@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-UNALIGNED = ("images", "height", "width", "parts", "several", "heads", "queries", "keys")
+UNALIGNED = ("images", "height", "width", "programs_per_row", "images_per_program", "heads", "queries", "keys")
 needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="needs Triton")
 
 

@@ -14,7 +14,7 @@ from tests.tiny import tiny_backbone
 from vitling import cli
 from vitling.training import compilation, compile_server, compile_workers, compiler_start
 from vitling.training.compile_workers import start_workers, wait_for_workers
-from vitling.training.compiler_start import load_compiler
+from vitling.training.compiler_start import start_compiler
 from vitling.training.config import LoopConfig
 
 CUDA = torch.device("cuda")
@@ -45,13 +45,13 @@ def loads(monkeypatch):
 
 @pytest.mark.parametrize(("compile", "device"), [("off", CUDA), ("auto", torch.device("cpu"))])
 def test_the_compiler_is_not_loaded_for_runs_that_do_not_need_it(loads, compile, device):
-    load_compiler(LoopConfig(compile=compile), device, tiny_backbone())
+    start_compiler(LoopConfig(compile=compile), device, tiny_backbone())
     assert compilation._loader is None
 
 
 def test_the_compiler_is_loaded_once(loads):
     for _ in range(2):
-        load_compiler(LoopConfig(precision="bf16"), CUDA, tiny_backbone())
+        start_compiler(LoopConfig(precision="bf16"), CUDA, tiny_backbone())
     compilation._loader.join()
     assert loads == [1]
 

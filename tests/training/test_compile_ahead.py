@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pickle
 import sys
+import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ from tests.tiny import tiny_backbone
 from tests.training.helpers import ALONE, QUIET, StandInTask, config
 from vitling.backbones import create
 from vitling.console import Log
+from vitling.evaluation.probe_features import compute_batch_features
 from vitling.methods.idmm.loss import IDMM
 from vitling.methods.supervised.loss import Supervised
 from vitling.papers.measure import make_store
@@ -26,9 +29,9 @@ from vitling.training.compile_ahead import can_compile_ahead, make_mark
 from vitling.training.config import LoopConfig
 from vitling.training.pace import iterate_batches, measure_pace, run_steps
 from vitling.training.processes import Processes
-from vitling.training.section_compiler import FILL, pack_sections, pack_trials
+from vitling.training.section_compiler import FILL, pack_section, record_sections, record_trials
 from vitling.training.trainer import Trainer
-from vitling.training.view_compiler import make_view_task
+from vitling.training.view_compiler import ViewTask, make_view_task
 from vitling.views import Plan, ViewsConfig
 from vitling.views.plan import Group, Mix
 from vitling.views.policies import idmm_finetune, idmm_pretrain
@@ -132,6 +135,7 @@ class TestServer:
         for folder in folders:
             folder.mkdir()
         early, late = ([pickle.dumps(StandInTask(folder))] for folder in folders)
+        early.append(pickle.dumps(StandInTask(tmp_path / "missing")))  # of trials, none has to succeed
         compile_server._ready.append(helpers.Helper(compile_server.VERB))
         assert compile_server.send_early(lambda: early)
         with compile_server.take_server() as server:
@@ -148,6 +152,10 @@ class TestServer:
             assert "FileNotFoundError" in server.find_problem()
         assert (tmp_path / "compiled").exists()
 
+    def test_a_network_that_cannot_be_sent_is_not_tried(self, monkeypatch):
+        monkeypatch.setattr(compile_server, "_ready", [object()])
+        assert not compile_server.send_early(lambda: pickle.dumps(lambda: None))
+
     def test_ends_with_the_run_that_has_no_task_for_it(self):
         server = helpers.Helper(compile_server.VERB)
         server.process.stdin.close()
@@ -157,14 +165,17 @@ class TestServer:
 
     def test_is_started_early_only_beside_a_gpu(self, tmp_path, monkeypatch):
         monkeypatch.setattr(compile_server, "can_serve", lambda: True)
-        monkeypatch.setattr(compile_server, "Helper", lambda verb: helpers.Helper(verb))
         for files, count in ((str(tmp_path / "none"),), 0), ((str(tmp_path),), 2):
             monkeypatch.setattr(compile_server, "_GPU_FILES", files)
             compile_server.start_servers()
             servers = list(compile_server._ready)
             assert len(servers) == count
-        assert compile_server.take_server() is servers[-1]
-        servers[-1].stop()
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+        compile_server.start_servers()
+        assert compile_server._ready == servers
+        servers[-1].stop()  # as after a long wait
+        assert compile_server.take_server() is servers[0]
+        compile_server._ready.append(servers[0])
         compile_server.stop_servers()
         assert not compile_server._ready
         assert servers[0].process.poll() is not None
@@ -181,14 +192,30 @@ def make_network_trainer(**changes) -> Trainer:
     return trainer
 
 
+def test_evaluation_is_not_compiled_and_hooks_still_work(monkeypatch):
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    trainer = make_network_trainer()
+    backbone, images = trainer.objective.backbone, torch.randn(3, 3, 64, 64)
+    backbone(images)
+    run_steps(trainer, iterate_batches(trainer), 1)
+    plain = create("pvt_v2_b0_small", 32)
+    plain.load_state_dict(backbone.state_dict())
+    graphs = counters["stats"]["unique_graphs"]
+    backbone.eval(), plain.eval()
+    ours, theirs = (compute_batch_features(network, images, 2) for network in (backbone, plain))
+    assert torch.equal(ours.blocks, theirs.blocks)
+    assert torch.equal(backbone(images, attention=True).attention, plain(images, attention=True).attention)
+    assert counters["stats"]["unique_graphs"] == graphs
+
+
 def test_sections_are_sent_as_a_batch_calls_them():
     trainer = make_network_trainer(precision="bf16")
     before = [weight.clone() for weight in trainer.objective.parameters()]
     counters.clear()
-    packed = pack_sections(trainer, next(iterate_batches(trainer)))
+    packed = list(map(pack_section, record_sections(trainer, next(iterate_batches(trainer)))))
     assert not counters["inductor"]
     assert all((a == b).all() for a, b in zip(before, trainer.objective.parameters()))
-    assert trainer.objective.backbone.sections()[0]._compiled_call_impl
+    assert trainer.objective.backbone._compiled_call_impl
     sections = trainer.objective.backbone.sections()
     maps = [[8, 3, 32, 32], [8, 8, 8, 16], [8, 16, 8, 8], [8, 32, 4, 4], [8, 80, 2, 2]]
     assert len(packed) == len(sections) == len(maps)
@@ -213,8 +240,8 @@ def test_the_run_finds_the_sections_in_the_cache(precision):
     trainer = make_network_trainer(precision=precision)
     trainer.renderer.functions = FunctionCache()
     with fresh_cache():
-        for content in pack_sections(trainer, next(iterate_batches(trainer))):
-            pickle.loads(content).run()
+        for task in record_sections(trainer, next(iterate_batches(trainer))):
+            pickle.loads(pack_section(task)).run()
         torch._dynamo.reset()
         counters.clear()
         run_steps(trainer, iterate_batches(trainer), 1)
@@ -226,8 +253,8 @@ def test_the_run_finds_the_sections_in_the_cache(precision):
 def test_sections_are_tried_uncompiled_on_one_image():
     """A network of one section, whose family has functions that cannot be pickled."""
     backbone = tiny_backbone()
-    (content,) = pack_trials(backbone, LoopConfig(precision="bf16"), torch.device("cpu"))
-    task = pickle.loads(content)
+    (task,) = record_trials(backbone, LoopConfig(precision="bf16"), torch.device("cpu"))
+    task = pickle.loads(pack_section(task))
     counters.clear()
     task.run()
     assert not counters["inductor"]
@@ -273,7 +300,10 @@ def test_what_is_in_the_cache_is_not_compiled_again(compiled, tmp_path, monkeypa
     assert other.is_cached
 
 
-def test_a_lack_of_memory_beside_the_servers_is_forgotten(compiled, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "place", [lambda trainer: (trainer, "_forward"), lambda trainer: (ViewTask, "render")], ids=["network", "views"]
+)
+def test_a_lack_of_memory_beside_the_servers_is_forgotten(place, compiled, tmp_path, monkeypatch):
     replace_server(tmp_path / "python", "exit 0", monkeypatch)
     trainer = make_trainer()
 
@@ -281,7 +311,7 @@ def test_a_lack_of_memory_beside_the_servers_is_forgotten(compiled, tmp_path, mo
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     with monkeypatch.context() as patch:
-        patch.setattr(trainer, "_forward", fail)
+        patch.setattr(*place(trainer), fail)
         compile_ahead_of(trainer)
     assert not trainer.is_cached
     run_steps(trainer, iterate_batches(trainer), 1)
@@ -295,7 +325,23 @@ def test_a_plan_that_cannot_be_sent_does_not_end_the_run(compiled, tmp_path, mon
     monkeypatch.setattr(pickle, "dumps", lambda _: (lambda: None).missing)
     compile_ahead_of(trainer, log)
     assert not trainer.is_cached
-    assert "Nothing is compiled in other processes" in log.lines[0]
+    assert "Not compiled in other processes: 'function' object" in log.lines[0]
+
+
+def test_an_error_of_the_loss_is_not_hidden(compiled, tmp_path, monkeypatch):
+    replace_server(tmp_path / "python", "exit 0", monkeypatch)
+    trainer = make_trainer()
+    monkeypatch.setattr(trainer, "_forward", lambda *_: torch.zeros(2) @ torch.zeros(3))
+    with pytest.raises(RuntimeError, match="size"):
+        compile_ahead_of(trainer)
+
+
+def test_the_servers_get_a_part_of_the_time_left(compiled, tmp_path, monkeypatch):
+    replace_server(tmp_path / "python", "exec sleep 100", monkeypatch)
+    trainer, log, began = make_trainer(), Logged(), time.monotonic()
+    compile_ahead.compile_ahead(trainer, next(iterate_batches(trainer)), log, seconds_left=2.0)
+    assert time.monotonic() - began < 15
+    assert "it took too long" in log.lines[0]
 
 
 @pytest.mark.parametrize(
@@ -314,7 +360,12 @@ def test_whatever_the_servers_do_the_run_goes_on(text, message, compiled, tmp_pa
     compile_ahead_of(trainer, log)
     assert trainer.is_cached == (message is None)
     assert [server.process.poll() is not None for server in started] == [True, True]
+    assert bool(log.lines) == (message is not None)
     assert all(message in line for line in log.lines)
+    again = make_trainer()
+    monkeypatch.setattr(compile_ahead, "take_server", lambda: pytest.fail("what has failed is tried again"))
+    compile_ahead_of(again)
+    assert again.is_cached == (message is None)
     assert trainer.compiles(trainer.next_batch)
     run_steps(trainer, iterate_batches(trainer), 1)
     assert compiled
@@ -355,7 +406,7 @@ def test_conditions_for_compiling_ahead(how, device, world, cores, gpu, host, po
 def test_the_pace_is_measured_with_what_was_compiled_ahead(compiled, monkeypatch):
     ahead = []
     monkeypatch.setattr("vitling.training.pace.can_compile_ahead", lambda how, device, processes: True)
-    monkeypatch.setattr("vitling.training.pace.compile_ahead", lambda trainer, loaded, log: ahead.append(loaded))
+    monkeypatch.setattr("vitling.training.pace.compile_ahead", lambda trainer, loaded, *_: ahead.append(loaded))
     monkeypatch.setattr(Trainer, "_can_capture", lambda self: True)
     monkeypatch.setattr("vitling.training.trainer.Replay.get_capture", lambda *arguments: None)
     trainer = make_trainer(Plan((Group(16, mix=Mix(cutmix=1.0)),)))

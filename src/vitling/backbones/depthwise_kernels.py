@@ -18,7 +18,7 @@ from torch import Tensor
 
 from vitling.backbones.kernels import set_kernel_cache
 
-STRIPS_UNDER_WAY = 8192  # at least, if there are as many: several for each warp that a large GPU runs at once
+MIN_STRIPS_IN_FLIGHT = 8192  # if there are as many: several for each warp that a large GPU runs at once
 MAX_WARPS = 4  # of a program
 # fused multiply-adds are exact enough here, and Triton warns where the choice is left open
 OPTIONS = {"enable_fp_fusion": True}
@@ -39,7 +39,9 @@ BACKWARD = (Strip(7, 64, 168), Strip(4, 64, 128))
 
 
 @triton.jit
-def _locate(x, parts, units: tl.constexpr, COLUMNS: tl.constexpr, CHANNELS: tl.constexpr, STRIPS: tl.constexpr):
+def _locate(
+    x, programs_per_row, units: tl.constexpr, COLUMNS: tl.constexpr, CHANNELS: tl.constexpr, STRIPS: tl.constexpr
+):
     """Return the group of images of this program, and the column and the unit of x at which each lane begins.
 
     A unit is a channel, or a pair of channels if x has them in 32 bits.
@@ -48,12 +50,12 @@ def _locate(x, parts, units: tl.constexpr, COLUMNS: tl.constexpr, CHANNELS: tl.c
     tiles: tl.constexpr = (units + UNITS - 1) // UNITS
     program, lane = tl.program_id(0), tl.arange(0, STRIPS * UNITS)
     index = program // tiles
-    column = (index % parts * STRIPS + lane // UNITS) * COLUMNS
-    return index // parts, column, program % tiles * UNITS + lane % UNITS
+    column = (index % programs_per_row * STRIPS + lane // UNITS) * COLUMNS
+    return index // programs_per_row, column, program % tiles * UNITS + lane % UNITS
 
 
 @triton.jit
-def _start():
+def _make_row():
     """Return an empty row, to which columns are added. Triton 3.6 takes no empty tuple elsewhere."""
     return ()
 
@@ -79,7 +81,7 @@ def _load_row(
     COLUMNS: tl.constexpr, BESIDE: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
     """Load a row of a strip and some columns on both sides; 0 outside of the image."""
-    row = _start()
+    row = _make_row()
     for i in tl.static_range(COLUMNS + 2 * BESIDE):
         mask = inside
         if not WHOLE or (i < BESIDE or i >= COLUMNS + BESIDE):
@@ -113,7 +115,7 @@ def _convert(x):
 
 @triton.jit
 def _convert_row(row, COLUMNS: tl.constexpr):
-    values = _start()
+    values = _make_row()
     for i in tl.static_range(COLUMNS):
         values += (_convert(row[i]),)
     return values
@@ -121,7 +123,7 @@ def _convert_row(row, COLUMNS: tl.constexpr):
 
 @triton.jit
 def _repeat(value, TIMES: tl.constexpr):
-    row = _start()
+    row = _make_row()
     for _ in tl.static_range(TIMES):
         row += (value,)
     return row
@@ -151,7 +153,7 @@ def _reverse(taps):
 @triton.jit
 def _add_row(totals, row, taps, COLUMNS: tl.constexpr, BESIDE: tl.constexpr):
     """Add the products of a row of taps to columns. The row has BESIDE more on both sides; without, they are 0."""
-    added = _start()
+    added = _make_row()
     for i in tl.static_range(COLUMNS):
         total = totals[i]
         for k in tl.static_range(3):
@@ -165,9 +167,9 @@ def _add_row(totals, row, taps, COLUMNS: tl.constexpr, BESIDE: tl.constexpr):
 def _add_products(sums, row, gradients, COLUMNS: tl.constexpr, AROUND: tl.constexpr):
     """Add the products of a row of x with gradients of the output to the sums of a row of taps.
 
-    The row has AROUND more columns on both sides. If those are two, there is a gradient more, that of another strip.
+    The row has AROUND more columns on both sides. With two, `gradients` has one more column on each side.
     """
-    added = _start()
+    added = _make_row()
     for k in tl.static_range(3):
         total = sums[k]
         for i in tl.static_range(COLUMNS):
@@ -183,7 +185,7 @@ def _exchange(row, COLUMNS: tl.constexpr, CHANNELS: tl.constexpr, STRIPS: tl.con
     lane, last = tl.arange(0, STRIPS * CHANNELS), STRIPS * CHANNELS - CHANNELS
     left = tl.gather(row[COLUMNS - 1], tl.maximum(lane - CHANNELS, 0), 0)
     right = tl.gather(row[0], tl.minimum(lane + CHANNELS, STRIPS * CHANNELS - 1), 0)
-    wider = _start()
+    wider = _make_row()
     wider += (tl.where(lane < CHANNELS, 0.0, left),)
     wider += row
     wider += (tl.where(lane < last, right, 0.0),)
@@ -223,7 +225,7 @@ def _normal_cdf(z, EXACT: tl.constexpr, FAST: tl.constexpr):
 
 @triton.jit
 def _gelu_row(row, COLUMNS: tl.constexpr, EXACT: tl.constexpr, FAST: tl.constexpr):
-    values = _start()
+    values = _make_row()
     for i in tl.static_range(COLUMNS):
         cdf, _ = _normal_cdf(row[i], EXACT, FAST)
         values += (row[i] * cdf,)
@@ -244,30 +246,30 @@ def _gelu_slope(z, EXACT: tl.constexpr, FAST: tl.constexpr):
 @triton.jit
 def _differentiate_row(slopes, row, COLUMNS: tl.constexpr, EXACT: tl.constexpr, FAST: tl.constexpr):
     """Compute the gradients of the convolution's output from those of GELU's output, `slopes`."""
-    values = _start()
+    values = _make_row()
     for i in tl.static_range(COLUMNS):
         values += (_convert(slopes[i]) * _gelu_slope(row[i], EXACT, FAST),)
     return values
 
 
-@triton.jit(do_not_specialize=["images", "height", "width", "parts", "several"])
+@triton.jit(do_not_specialize=["images", "height", "width", "programs_per_row", "images_per_program"])
 def _convolve(
-    x, weight, bias, out, images, height, width, parts, several,
+    x, weight, bias, out, images, height, width, programs_per_row, images_per_program,
     units: tl.constexpr, channels: tl.constexpr,
     EXACT: tl.constexpr, FAST: tl.constexpr, WHOLE: tl.constexpr, BESIDE: tl.constexpr,
     COLUMNS: tl.constexpr, CHANNELS: tl.constexpr, STRIPS: tl.constexpr,
 ):  # fmt: skip
     """Compute gelu(convolution(x) + bias)."""
-    group, column, unit = _locate(x, parts, units, COLUMNS, CHANNELS, STRIPS)
-    _, out_column, channel = _locate(out, parts, channels, COLUMNS, CHANNELS, STRIPS)
+    group, column, unit = _locate(x, programs_per_row, units, COLUMNS, CHANNELS, STRIPS)
+    _, out_column, channel = _locate(out, programs_per_row, channels, COLUMNS, CHANNELS, STRIPS)
     always = out_column >= 0
     above, middle, below = _load_taps(weight, channel, channels)
     start = _repeat(tl.load(bias + channel, mask=channel < channels, other=0.0), COLUMNS)
     at, out_at = column * units + unit, out_column * channels + channel
-    origin, size = group.to(tl.int64) * several * height * width, height * width
+    origin, size = group.to(tl.int64) * images_per_program * height * width, height * width
     image = x + origin * units
     out_image = out + origin * channels
-    for _ in range(tl.minimum(several, images - group * several)):
+    for _ in range(tl.minimum(images_per_program, images - group * images_per_program)):
         pointer, target = image, out_image
         image, out_image = image + size * units, out_image + size * channels
         first = _load_row(pointer + at, column >= 0, column, unit, width, units, COLUMNS, BESIDE, WHOLE)
@@ -312,9 +314,9 @@ def _store_sums(pointer, sums, channel, channels: tl.constexpr, CHANNELS: tl.con
         _store_sum(pointer + k * channels, sums[k], channel, channels, CHANNELS, STRIPS)
 
 
-@triton.jit(do_not_specialize=["images", "height", "width", "parts", "several"])
+@triton.jit(do_not_specialize=["images", "height", "width", "programs_per_row", "images_per_program"])
 def _differentiate(
-    x, weight, bias, out_gradient, gradient, sums, images, height, width, parts, several,
+    x, weight, bias, out_gradient, gradient, sums, images, height, width, programs_per_row, images_per_program,
     units: tl.constexpr, channels: tl.constexpr,
     EXACT: tl.constexpr, FAST: tl.constexpr, WHOLE: tl.constexpr, AROUND: tl.constexpr,
     COLUMNS: tl.constexpr, CHANNELS: tl.constexpr, STRIPS: tl.constexpr,
@@ -327,20 +329,20 @@ def _differentiate(
     BESIDE: tl.constexpr = 1 if AROUND > 0 else 0
     TWICE: tl.constexpr = AROUND // 2  # the columns on both sides whose gradients are computed twice
     WIDE: tl.constexpr = COLUMNS + 2 * TWICE
-    group, column, unit = _locate(x, parts, units, COLUMNS, CHANNELS, STRIPS)
-    _, out_column, channel = _locate(gradient, parts, channels, COLUMNS, CHANNELS, STRIPS)
+    group, column, unit = _locate(x, programs_per_row, units, COLUMNS, CHANNELS, STRIPS)
+    _, out_column, channel = _locate(gradient, programs_per_row, channels, COLUMNS, CHANNELS, STRIPS)
     above, middle, below = _load_taps(weight, channel, channels)
     start = _repeat(tl.load(bias + channel, mask=channel < channels, other=0.0), WIDE)
     zero = tl.zeros((STRIPS * CHANNELS,), tl.float32)
-    none = _repeat(zero, COLUMNS)
+    zeros = _repeat(zero, COLUMNS)
     total, x_total = zero, zero
     above_sums, middle_sums, below_sums = (zero, zero, zero), (zero, zero, zero), (zero, zero, zero)
     at, out_at = column * units + unit, out_column * channels + channel
-    origin, size = group.to(tl.int64) * several * height * width, height * width
+    origin, size = group.to(tl.int64) * images_per_program * height * width, height * width
     image = x + origin * units
     slope_image = out_gradient + origin * units
     target_image = gradient + (origin - width) * channels
-    for _ in range(tl.minimum(several, images - group * several)):
+    for _ in range(tl.minimum(images_per_program, images - group * images_per_program)):
         pointer, slope, target = image, slope_image, target_image
         image, slope_image = image + size * units, slope_image + size * units
         target_image += size * channels
@@ -351,7 +353,10 @@ def _differentiate(
             pointer + at, _is_inside(1, height, column), column, unit, width, units, COLUMNS, AROUND, WHOLE
         )
         top, centre = _repeat(zero, COLUMNS + 2 * AROUND), _convert_row(first, COLUMNS + 2 * AROUND)
-        totals, next_totals = none, none  # of the gradient's row above this one, and of this one, without the next rows
+        totals, next_totals = (
+            zeros,
+            zeros,
+        )  # of the row above and of this one, without the rows to come
         for row in range(height):
             bottom = _convert_row(next_row, COLUMNS + 2 * AROUND)
             pointer += width * units
@@ -375,7 +380,7 @@ def _differentiate(
             x_total += tl.where(inside, _add_inside(done, out_column, width, COLUMNS, WHOLE), 0.0)
             target += width * channels
             totals = _add_row(next_totals, gradients, _reverse(middle), COLUMNS, BESIDE)
-            next_totals = _add_row(none, gradients, _reverse(below), COLUMNS, BESIDE)
+            next_totals = _add_row(zeros, gradients, _reverse(below), COLUMNS, BESIDE)
             top, centre = centre, bottom
         _store_row(target + out_at, totals, out_column >= 0, out_column, channel, width, channels, COLUMNS, WHOLE)
         x_total += _add_inside(totals, out_column, width, COLUMNS, WHOLE)
@@ -411,8 +416,8 @@ def compute_gradients(out_gradient: Tensor, x: Tensor, taps: Tensor, bias: Tenso
     """Compute the gradient of x and, as [11, C], those of taps and bias and the sums of that of x over positions."""
     set_kernel_cache(x.device)
     gradient, layout = torch.empty_like(x), _lay_out(x, BACKWARD)
-    sums = torch.empty(layout.groups * layout.parts, SUMS.value, x.shape[-1], device=x.device)
-    around = 2 if layout.parts > 1 else int(layout.strips > 1)
+    sums = torch.empty(layout.image_groups * layout.programs_per_row, SUMS.value, x.shape[-1], device=x.device)
+    around = 2 if layout.programs_per_row > 1 else int(layout.strips > 1)
     registers = None if around == 2 else layout.strip.registers  # with fewer it would spill
     tensors = (_pack(x), taps.contiguous(), bias.contiguous(), _pack(out_gradient), gradient, sums)
     _launch(_differentiate, layout, registers, x, *tensors, AROUND=around)
@@ -424,9 +429,9 @@ class Layout(NamedTuple):
 
     strip: Strip
     strips: int  # of a program, side by side
-    parts: int  # of a row
-    several: int  # images of a program
-    groups: int  # of images
+    programs_per_row: int
+    images_per_program: int
+    image_groups: int
 
 
 def _lay_out(x: Tensor, choices: tuple[Strip, ...]) -> Layout:
@@ -435,8 +440,8 @@ def _lay_out(x: Tensor, choices: tuple[Strip, ...]) -> Layout:
     across = triton.cdiv(width, strip.columns)
     strips = next(warps for warps in (MAX_WARPS, 2, 1) if across % warps == 0)
     total = images * across * triton.cdiv(channels, strip.channels)
-    several = max(1, total // STRIPS_UNDER_WAY)
-    return Layout(strip, strips, across // strips, several, triton.cdiv(images, several))
+    images_per_program = max(1, total // MIN_STRIPS_IN_FLIGHT)
+    return Layout(strip, strips, across // strips, images_per_program, triton.cdiv(images, images_per_program))
 
 
 def _launch(kernel: Any, layout: Layout, registers: int | None, x: Tensor, *tensors: Tensor, **constants: int) -> None:
@@ -444,8 +449,9 @@ def _launch(kernel: Any, layout: Layout, registers: int | None, x: Tensor, *tens
     strip, tiles = layout.strip, triton.cdiv(channels, layout.strip.channels)
     exact, cuda = x.dtype not in (torch.bfloat16, torch.float16), x.is_cuda and torch.version.hip is None
     limit = {"maxnreg": registers} if cuda and registers else {}
-    kernel[(layout.groups * layout.parts * tiles,)](
-        *tensors, images, height, width, layout.parts, layout.several, tensors[0].shape[-1], channels,
+    kernel[(layout.image_groups * layout.programs_per_row * tiles,)](
+        *tensors, images, height, width, layout.programs_per_row, layout.images_per_program,
+        tensors[0].shape[-1], channels,
         EXACT=exact, FAST=cuda, WHOLE=width % strip.columns == 0 and channels % strip.channels == 0,
         COLUMNS=strip.columns, CHANNELS=strip.channels, STRIPS=layout.strips,
         num_warps=layout.strips, **constants, **limit, **OPTIONS,

@@ -15,7 +15,7 @@ from vitling.runs.network import start_from
 from vitling.runs.opening import OpenRun
 from vitling.settings.config import RunConfig
 from vitling.settings.resolve import Resolved
-from vitling.training.compiler_start import load_compiler
+from vitling.training.compiler_start import start_compiler
 from vitling.training.result import FitResult
 
 Evaluated = TypeVar("Evaluated")
@@ -43,7 +43,7 @@ def begin_run(
     for warning in splits.warnings:
         run.directory.log.warning(warning)
     run.write_settings(resolved, resolved.config.loop.trackers)
-    load_compiler(resolved.config.loop, run.processes.device, backbone)
+    start_compiler(resolved.config.loop, run.processes.device, backbone)
     return Stores(resolved.config, splits, run)
 
 

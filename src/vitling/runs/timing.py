@@ -78,7 +78,8 @@ def fit_to_time(
         return resolved, None
     log.info("Measuring the pace to fit the run into the time.")
     with raise_on_signal("Stopped before the first step; continue with --resume."), torch.random.fork_rng(devices=[]):
-        pace, compile_mode = measure_pace(build(config), stores.train, config.fit_config(), run.processes, log)
+        left = 60 * config.minutes - clock.elapsed
+        pace, compile_mode = measure_pace(build(config), stores.train, config.fit_config(), run.processes, log, left)
     stop_servers()
     free_memory()
     ending = ending_seconds(config, stores, pace, run.has_gpu)

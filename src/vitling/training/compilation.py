@@ -1,4 +1,4 @@
-"""torch.compile: networks, blocks or views; its cache and its failures."""
+"""torch.compile: networks, their sections or blocks, and views; its cache and its failures."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import gc
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from threading import Thread
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import nn
@@ -22,7 +22,7 @@ WORTH_ANOTHER_SHAPE = 50  # epochs, each with one batch of the other shape
 RECOMPILE_LIMIT = 256  # Dynamo's overall limit; its own per function, 8, is too few for views, which share one
 
 # of views, which take little of a step: tuning them takes seconds
-UNTUNED: dict[str, str | int | bool | Callable] = {"triton.autotune_pointwise": False}
+VIEW_OPTIONS: dict[str, Any] = {"triton.autotune_pointwise": False}
 
 Compile = Literal["on", "blocks", "views", "off"]
 T = TypeVar("T")
@@ -41,15 +41,40 @@ def choose_compile(config: LoopConfig, device: torch.device, steps: int) -> Comp
 def compile_in_place(network: nn.Module, how: Compile, graphs: bool = False) -> None:
     """Compile a network by its sections ("on") or in "blocks", where equal blocks share a graph that takes their
     weights as inputs. With `graphs`, it is one graph, whose forward pass becomes a CUDA graph and its backward pass
-    another."""
+    another.
+
+    Evaluation calls `forward`, which stays uncompiled: its batches have many shapes.
+    """
     global _records_graphs
     configure_compiler()
     if how == "on" and graphs:
         _records_graphs = True
         network.compile(dynamic=False, mode="reduce-overhead")
     elif how in ("on", "blocks"):
-        for part in list_parts(network, how):
-            compile_part(part)
+        parts = list_parts(network, how)
+        if parts == [network]:
+            network.compile(dynamic=False)
+        else:
+            network._compiled_call_impl = _CompiledParts(network, parts)
+
+
+class _CompiledParts:
+    """Calls a network with compiled parts."""
+
+    def __init__(self, network: nn.Module, parts: list[nn.Module]):
+        self.network = network
+        self.calls = [(part, torch.compile(part._call_impl, dynamic=False)) for part in parts]
+
+    def __call__(self, *inputs: Any, **options: Any) -> Any:
+        if options.get("attention"):  # which hooks record, inside the last block
+            return self.network._call_impl(*inputs, **options)
+        try:
+            for part, call in self.calls:
+                part._compiled_call_impl = call
+            return self.network._call_impl(*inputs, **options)
+        finally:
+            for part, _ in self.calls:
+                part._compiled_call_impl = None
 
 
 def list_parts(network: nn.Module, how: Compile) -> list[nn.Module]:
@@ -57,10 +82,6 @@ def list_parts(network: nn.Module, how: Compile) -> list[nn.Module]:
     if not isinstance(network, Backbone):
         return [network]
     return network.sections() if how == "on" else network.blocks()
-
-
-def compile_part(part: nn.Module) -> None:
-    part.compile(dynamic=False)
 
 
 def is_started() -> bool:
@@ -76,7 +97,7 @@ def start_in_background(load: Callable[[], object], warm_up: Callable[[], object
 
 
 def wait_for_warm_up() -> None:
-    """Wait for the kernels that are being tried, which the first step would try again."""
+    """Wait for CUDA to start and for kernels that this process is trying: the first step would try them again."""
     if _warmer is not None:
         _warmer.join()
 
@@ -90,7 +111,7 @@ def compile_function(function: Callable, traced_only: bool = False) -> Callable:
     configure_compiler()
     if traced_only:
         return torch.compile(function, dynamic=False, backend="eager")
-    return torch.compile(function, dynamic=False, options=UNTUNED)
+    return torch.compile(function, dynamic=False, options=VIEW_OPTIONS)
 
 
 def configure_compiler() -> None:

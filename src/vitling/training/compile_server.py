@@ -6,6 +6,7 @@ with them. The run finds their code in the compiler's cache.
 
 from __future__ import annotations
 
+import atexit
 import multiprocessing
 import os
 import pickle
@@ -17,14 +18,15 @@ from pathlib import Path
 from typing import Protocol
 
 from vitling.data.host import count_cores
-from vitling.training.helpers import Helper, become_helper, can_start_helper
+from vitling.training.helpers import Helper, can_start_helper, exit_with_parent
 
 VERB = "_compile"  # hidden command
 _MIN_CORES = 8
-_MIN_HOST_BYTES = 24 * 2**30  # for ten processes with torch
+_MIN_HOST_BYTES = 24 * 2**30  # for two servers and eleven tasks with CUDA, which share torch's pages
 _MAX_IDLE_SECONDS = 600
 _EARLY_SHARE = 1 / 16  # of the GPU's memory, for a task with one image
-_GPU_FILES = ("/dev/nvidia0", "/dev/dxg")  # of NVIDIA's driver, and of the one in WSL
+_EARLY_NICENESS = 10  # the run is decoding its images
+_GPU_FILES = ("/dev/nvidiactl", "/dev/dxg")  # of NVIDIA's driver, and of the one in WSL
 
 _ready: list[Helper] = []
 
@@ -44,7 +46,9 @@ def can_serve() -> bool:
 
 def start_servers() -> None:
     """Start a server for the views and one for the network before torch is imported, if there seems to be a GPU."""
-    if any(Path(name).exists() for name in _GPU_FILES) and can_serve():
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
+    if not hidden and any(Path(name).exists() for name in _GPU_FILES) and can_serve():
+        atexit.register(stop_servers)
         with suppress(OSError):
             _ready.extend(Helper(VERB) for _ in range(2))
 
@@ -56,15 +60,24 @@ def stop_servers() -> None:
 
 
 def take_server() -> Helper:
-    """Return a server that was started early, or start one; raise OSError if that fails."""
-    return _ready.pop() if _ready else Helper(VERB)
+    """Return a server that was started early and still runs, or start one; raise OSError if that fails."""
+    while _ready:
+        server = _ready.pop()
+        if server.process.poll() is None:
+            return server
+        server.stop()
+    return Helper(VERB)
 
 
 def send_early(make_tasks: Callable[[], Sequence[bytes]]) -> bool:
-    """Send tasks to a server that was started early, which then waits for others; return whether there is one."""
-    if _ready:
+    """Send tasks to a server that was started early, which then waits for others; return whether that was possible."""
+    if not _ready:
+        return False
+    try:
         _ready[-1].send(pack_tasks(make_tasks(), _EARLY_SHARE, last=False))
-    return bool(_ready)
+    except Exception:  # of a network that cannot be pickled
+        return False
+    return True
 
 
 def pack_tasks(tasks: Sequence[bytes], gpu_share: float, last: bool = True) -> bytes:
@@ -78,33 +91,35 @@ def run_server() -> None:
 
     import vitling.training.trainer  # noqa: F401
 
-    fork, processes, last = multiprocessing.get_context("fork"), [], False
+    fork, last = multiprocessing.get_context("fork"), False
     while not last:
         signal.alarm(_MAX_IDLE_SECONDS)  # ends the process
         try:
             tasks, gpu_share, last = pickle.load(sys.stdin.buffer)
-        except EOFError:  # there is nothing more to do
+        except EOFError:  # the run has ended, or has nothing more to do
+            for process in multiprocessing.active_children():
+                process.kill()
             return
         signal.alarm(0)
-        threads = max(1, count_cores() // len(tasks))
-        new = [fork.Process(target=_run_task, args=(task, gpu_share, threads)) for task in tasks]
-        for process in new:
+        arguments = (gpu_share, max(1, count_cores() // len(tasks)), 0 if last else _EARLY_NICENESS)
+        processes = [fork.Process(target=_run_task, args=(task, *arguments)) for task in tasks]
+        for process in processes:
             process.start()
-        processes += new
-    become_helper()
+    exit_with_parent()
     for process in processes:
         process.join()
     if any(process.exitcode for process in processes):
         sys.exit(1)
 
 
-def _run_task(content: bytes, gpu_share: float, threads: int) -> None:
+def _run_task(content: bytes, gpu_share: float, threads: int, niceness: int) -> None:
     """Run one task in a process that has just been forked, and so has no threads and no CUDA yet."""
     import torch
     from torch._inductor.async_compile import AsyncCompile
 
     from vitling.training.compilation import configure_compiler
 
+    os.nice(niceness)
     torch._inductor.config.worker_start_method = "fork"  # such workers are ready at once
     torch._inductor.config.compile_threads = threads
     configure_compiler()

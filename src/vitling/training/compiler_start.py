@@ -14,10 +14,10 @@ from vitling.training.compile_server import send_early
 from vitling.training.compile_workers import start_workers
 from vitling.training.config import LoopConfig
 from vitling.training.precision import Precision, choose_precision
-from vitling.training.section_compiler import pack_trials
+from vitling.training.section_compiler import pack_section, record_trials
 
 
-def load_compiler(config: LoopConfig, device: torch.device, backbone: Backbone) -> None:
+def start_compiler(config: LoopConfig, device: torch.device, backbone: Backbone) -> None:
     """Prepare the first step in the background, once, if a run on this device may compile.
 
     The kernels of a backbone with several sections are tried in as many processes, if a server was started early.
@@ -26,7 +26,7 @@ def load_compiler(config: LoopConfig, device: torch.device, backbone: Backbone) 
         return
     copy, sent = deepcopy(backbone), False
     if len(copy.sections()) > 1:
-        sent = send_early(lambda: pack_trials(copy, config, device))
+        sent = send_early(lambda: [pack_section(task) for task in record_trials(copy, config, device)])
     precision = choose_precision(config, device)
     start_in_background(
         _import_compiler, partial(_start_cuda, device) if sent else partial(_try_kernels, copy, precision)

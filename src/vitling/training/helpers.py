@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -15,7 +16,7 @@ from vitling.data.host import count_cores, get_free_memory
 from vitling.training.signals import call_on_parent_exit
 
 _MIN_HOST_BYTES = 8 * 2**30  # for one process with torch, and the compiler's workers
-_PIPE_BYTES = 2**20  # sent without waiting until the process reads, where the system allows it
+_PIPE_BYTES = 2**16  # of a pipe, which may still hold an earlier message
 _KILL_SECONDS = 5.0  # to clean up after SIGTERM
 _LAST_OUTPUT = 4000  # characters
 
@@ -34,12 +35,7 @@ class Helper:
         self.output = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115, closed by stop
         try:
             self.process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=self.output,
-                stderr=self.output,
-                pipesize=_PIPE_BYTES,
-                start_new_session=True,
+                command, stdin=subprocess.PIPE, stdout=self.output, stderr=self.output, start_new_session=True
             )
         except OSError:
             self.output.close()
@@ -52,8 +48,10 @@ class Helper:
         self.stop()
 
     def send(self, content: bytes) -> None:
-        """Write to the process's stdin, which stays open."""
+        """Write to the process's stdin, which stays open; where possible, without waiting until the process reads."""
         assert self.process.stdin is not None
+        with suppress(OSError, AttributeError):  # the system's limit; a system other than Linux
+            fcntl.fcntl(self.process.stdin, fcntl.F_SETPIPE_SZ, len(content) + _PIPE_BYTES)
         with suppress(BrokenPipeError):  # it has failed, as its exit code will tell
             self.process.stdin.write(content)
             self.process.stdin.flush()

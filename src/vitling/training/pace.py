@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,9 +29,14 @@ MIN_COMPILED_ROUND_SECONDS = 0.4  # compiled steps vary little
 
 
 def measure_pace(
-    objective: Objective, store: Store, config: FitConfig, processes: Processes, log: Log
+    objective: Objective,
+    store: Store,
+    config: FitConfig,
+    processes: Processes,
+    log: Log,
+    seconds_left: float = math.inf,
 ) -> tuple[float, Compile]:
-    """Return images per second of training, and how it was compiled.
+    """Return images per second of training, and how it was compiled. `seconds_left` is the time of the run.
 
     The clock starts once everything is compiled and captured: after an epoch, whose last batch may have graphs of its
     own. Rounds of steps are measured until one is long enough and hardly faster than the round before: the first steps
@@ -40,7 +46,7 @@ def measure_pace(
     with _trial_trainer(objective, store, config, processes) as (trainer, how):
         source, steps, pace = iterate_batches(trainer), 1, 0.0
         if can_compile_ahead(how, store.device, processes) and trainer.replay:
-            compile_ahead(trainer, next(source), log)
+            compile_ahead(trainer, next(source), log, seconds_left)
         seconds, images = run_steps(trainer, source, trainer.per_epoch + WARMUP_STEPS if how != "off" else 1)
         if how == "off" and processes.any(int(seconds >= SLOW_STEP)):
             seconds, images = run_steps(trainer, source, 1)

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from vitling.backbones.backbone import Backbone
 from vitling.backbones.features import Features
-from vitling.training.compilation import compile_part, list_parts
+from vitling.training.compilation import list_parts
 from vitling.training.config import LoopConfig
 from vitling.training.feed import LoadedBatch
 from vitling.training.precision import choose_precision, set_deterministic
@@ -27,7 +27,7 @@ FILL = 0.02  # value of all tensors; the code does not depend on it
 
 @dataclass
 class SectionTask:
-    """A section of a network and how it is called; tensors are sent without their values."""
+    """A section of a network and the calls to compile. Tensors are sent without their values."""
 
     section: nn.Module
     loop: LoopConfig
@@ -40,7 +40,7 @@ class SectionTask:
         set_deterministic(self.loop.deterministic)
         self.section.to(self.device)
         if self.compiled:
-            compile_part(self.section)
+            self.section.compile(dynamic=False)
         precision = choose_precision(self.loop, torch.device(self.device))
         for call in self.calls:
             self.section.train(call.training)
@@ -54,6 +54,8 @@ class SectionTask:
 
 @dataclass
 class Call:
+    """Inputs of a section, and the state of torch when it was called."""
+
     inputs: tuple[Any, ...]
     options: dict[str, Any]
     training: bool
@@ -61,7 +63,7 @@ class Call:
     autocast: bool
 
     def make_inputs(self, device: str) -> tuple[Any, ...]:
-        """Make inputs on the device. Those with gradients are no leaves of the graph, like outputs of a section."""
+        """Make inputs on the device. Tensors that require gradients are non-leaves, as a section's outputs are."""
         inputs = tree_map(lambda x: x.to(device) if isinstance(x, Tensor) else x, self.inputs)
         return tree_map(lambda x: x.clone() if _needs_gradient(x) else x, inputs)
 
@@ -70,8 +72,8 @@ def _needs_gradient(value: Any) -> bool:
     return isinstance(value, Tensor) and value.requires_grad
 
 
-def pack_sections(trainer: Trainer, loaded: LoadedBatch) -> list[bytes]:
-    """Pickle a task for each section of the networks, with the calls that this batch makes."""
+def record_sections(trainer: Trainer, loaded: LoadedBatch) -> list[SectionTask]:
+    """Return a task for each section of the networks, with the calls that this batch makes."""
     loop = trainer.config.loop
     plain = LoopConfig(precision=loop.precision, deterministic=loop.deterministic)
     sections = [part for network in trainer.objective.networks() for part in list_parts(network, "on")]
@@ -79,8 +81,8 @@ def pack_sections(trainer: Trainer, loaded: LoadedBatch) -> list[bytes]:
     return _record_calls(tasks, lambda: trainer.run_uncompiled(loaded))
 
 
-def pack_trials(backbone: Backbone, config: LoopConfig, device: torch.device) -> list[bytes]:
-    """Pickle a task for each section, which trains it on one image and so tries its kernels."""
+def record_trials(backbone: Backbone, config: LoopConfig, device: torch.device) -> list[SectionTask]:
+    """Return a task for each section, which trains it on one image and so tries its kernels."""
     plain, precision = LoopConfig(precision=config.precision), choose_precision(config, device)
     tasks = [SectionTask(section, plain, str(device), compiled=False) for section in backbone.sections()]
     image = torch.zeros(1, backbone.channels, backbone.size, backbone.size)
@@ -88,15 +90,15 @@ def pack_trials(backbone: Backbone, config: LoopConfig, device: torch.device) ->
         return _record_calls(tasks, lambda: backbone.eval()(image))
 
 
-def _record_calls(tasks: list[SectionTask], run: Callable[[], object]) -> list[bytes]:
-    """Call `run` and pickle the tasks whose sections it has called, without the values of their tensors."""
+def _record_calls(tasks: list[SectionTask], run: Callable[[], object]) -> list[SectionTask]:
+    """Call `run`, and return the tasks whose sections it has called."""
     hooks = [task.section.register_forward_pre_hook(partial(_record, task), with_kwargs=True) for task in tasks]
     try:
         run()
     finally:
         for hook in hooks:
             hook.remove()
-    return [_pack(task) for task in tasks if task.calls]
+    return [task for task in tasks if task.calls]
 
 
 def _record(task: SectionTask, section: nn.Module, inputs: tuple[Any, ...], options: dict) -> None:
@@ -106,7 +108,7 @@ def _record(task: SectionTask, section: nn.Module, inputs: tuple[Any, ...], opti
 
 
 def _detach(value: Any) -> Any:
-    """Let go of the graph that has computed a tensor."""
+    """Detach a tensor but keep requires_grad."""
     return value.detach().requires_grad_(value.requires_grad) if isinstance(value, Tensor) else value
 
 
@@ -118,7 +120,7 @@ class _Pickler(pickle.Pickler):
         return _make_tensor, (isinstance(value, nn.Parameter), *kind)
 
 
-def _pack(task: SectionTask) -> bytes:
+def pack_section(task: SectionTask) -> bytes:
     content = io.BytesIO()
     _Pickler(content, pickle.HIGHEST_PROTOCOL).dump(task)
     return content.getvalue()

@@ -261,6 +261,7 @@ class Trainer:
 
     def _compile(self, how: compilation.Compile) -> None:
         if how == "off":
+            compilation.wait_for_warm_up()
             return
         self.compiling = True
         what = "the views" if how == "views" else "the network and the views"
@@ -300,21 +301,13 @@ class Trainer:
         return terms
 
     def run_uncompiled(self, loaded: LoadedBatch) -> None:
-        """Compute the terms of a batch, uncompiled."""
-        modules = [module for network in self.objective.networks() for module in network.modules()]
-        compiled = [module._compiled_call_impl for module in modules]
-        for module in modules:
-            module._compiled_call_impl = None
-        renderer, progress = Renderer(self.renderer.normalise, dtype=self.renderer.dtype), self.progress()
-        micro = loaded.micro_batches[0]
-        try:
-            views = micro.view_batch.render(micro.pixels, micro.aspect, renderer)
+        """Run a forward pass without compiled code."""
+        micro, progress = loaded.micro_batches[0], self.progress()
+        inputs = torch.from_numpy(self._host_inputs(micro)).to(self.store.device)
+        with compilation.force_eager():
+            views = micro.view_batch.render(micro.pixels, micro.aspect, self.renderer)
             self.objective.before_step(progress)
-            inputs = torch.from_numpy(self._host_inputs(micro)).to(self.store.device)
             self._forward(views, inputs, micro, progress)
-        finally:
-            for module, call in zip(modules, compiled):
-                module._compiled_call_impl = call
 
     def _undo_compile(self) -> None:
         for network in self.objective.networks():
