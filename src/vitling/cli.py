@@ -140,7 +140,7 @@ def _precompile(config: str, memory: str) -> int:
 
 
 def _compile() -> int:
-    """Run the hidden command that trainings with --minutes start, for the parts that they compile side by side."""
+    """Run the hidden command that trainings start, for the parts that they compile side by side."""
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # CUDA cannot be used in processes forked after its start
     from vitling.training.compile_server import run_server
 
@@ -156,7 +156,7 @@ def _load_torch(work: partial) -> None:
     config = next((value for value in (*work.args, *work.keywords.values()) if isinstance(value, RunConfig)), None)
     with console.status("Loading PyTorch") if shown else nullcontext():
         if config and not config.explain and config.loop.compile != "off" and config.loop.device != "cpu":
-            if config.minutes is not None and config.loop.compile in ("auto", "on"):
+            if config.loop.compile in ("auto", "on"):
                 from vitling.training.compile_server import start_servers
 
                 start_servers()

@@ -105,8 +105,7 @@ def exists(pid: int) -> bool:
     ("flags", "starts"),
     [
         ("", True),
-        ("--minutes 8", True),
-        ("--minutes 8 --loop.compile blocks", True),
+        ("--loop.compile blocks", True),
         ("--explain", False),
         ("--loop.compile off", False),
         ("--loop.device cpu", False),
@@ -118,5 +117,4 @@ def test_commands_that_may_compile_start_the_workers(monkeypatch, tmp_path, verb
     monkeypatch.setattr(compile_workers, "start_workers", lambda: found.append("workers"))
     monkeypatch.setattr(compile_server, "start_servers", lambda: found.append("servers"))
     cli.run([*verb.split(), str(tmp_path / "none"), "--out", str(tmp_path / "run"), *flags.split()])
-    with_minutes = "--minutes" in flags
-    assert found == (["servers"] * (with_minutes and "blocks" not in flags) + ["workers"]) * starts
+    assert found == (["servers"] * ("blocks" not in flags) + ["workers"]) * starts

@@ -24,7 +24,7 @@ from vitling.evaluation.probe_features import compute_batch_features
 from vitling.methods.idmm.loss import IDMM
 from vitling.methods.supervised.loss import Supervised
 from vitling.papers.measure import make_store
-from vitling.training import compilation, compile_ahead, compile_server, helpers
+from vitling.training import compilation, compile_ahead, compile_server, helpers, pace
 from vitling.training.compile_ahead import can_compile_ahead, make_mark
 from vitling.training.config import LoopConfig
 from vitling.training.pace import iterate_batches, measure_pace, run_steps
@@ -410,8 +410,20 @@ def test_the_pace_is_measured_with_what_was_compiled_ahead(compiled, monkeypatch
     monkeypatch.setattr(Trainer, "_can_capture", lambda self: True)
     monkeypatch.setattr("vitling.training.trainer.Replay.get_capture", lambda *arguments: None)
     trainer = make_trainer(Plan((Group(16, mix=Mix(cutmix=1.0)),)))
-    pace, how = measure_pace(trainer.objective, trainer.store, trainer.config, ALONE, Log(silent=True))
+    measured, how = measure_pace(trainer.objective, trainer.store, trainer.config, ALONE, Log(silent=True))
     assert len(ahead) == 1
     assert compiled
-    assert pace > 0
+    assert measured > 0
     assert how == "views"
+
+
+@pytest.mark.parametrize("possible", [True, False])
+def test_a_run_without_minutes_compiles_before_its_first_step(possible, monkeypatch):
+    ahead, built = [], []
+    monkeypatch.setattr(pace, "can_compile_ahead", lambda how, device, processes: possible)
+    monkeypatch.setattr(pace, "compile_ahead", lambda trainer, loaded, log: ahead.append(loaded))
+    monkeypatch.setattr(Trainer, "_can_capture", lambda self: True)
+    trainer = make_trainer()
+    build = lambda: built.append(1) or trainer.objective  # noqa: E731
+    pace.compile_before(build, trainer.store, trainer.config, ALONE, Log(silent=True))
+    assert len(built) == len(ahead) == possible

@@ -64,8 +64,9 @@ def measure(monkeypatch, durations, how="off", compiling=False):
 
     @contextmanager
     def trial(*_):
-        yield SimpleNamespace(compiling=compiling, per_epoch=10), how
+        yield SimpleNamespace(compiling=compiling, per_epoch=10)
 
+    monkeypatch.setattr(pace, "_choose_compile", lambda *_: how)
     monkeypatch.setattr(pace, "_trial_trainer", trial)
     monkeypatch.setattr(pace, "run_steps", run_steps)
     monkeypatch.setattr(pace, "iterate_batches", lambda _: None)

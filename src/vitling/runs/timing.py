@@ -26,7 +26,7 @@ from vitling.training.compilation import free_memory
 from vitling.training.compile_server import stop_servers
 from vitling.training.deadline import Deadline
 from vitling.training.feed import choose_batch_sizes
-from vitling.training.pace import measure_pace
+from vitling.training.pace import compile_before, measure_pace
 from vitling.training.signals import raise_on_signal
 
 _SAFETY = 0.96  # of the time left: checkpoints and evaluations take some of it
@@ -69,19 +69,25 @@ def fit_to_time(
 ) -> tuple[Resolved, Deadline | None]:
     """Return the settings with as many epochs as fit into --minutes, at most those of the config, and the deadline.
 
-    Measures the pace on an objective that is thrown away, which also fills the compiler's cache. Raises
-    TooFewEpochsError if fewer than `min_epochs` fit. `work`: all training in this stage, as a multiple of the run's.
+    Measures the pace on an objective that is thrown away. With or without --minutes, this fills the compiler's cache.
+    Raises TooFewEpochsError if fewer than `min_epochs` fit. `work`: all training in this stage, as a multiple of the
+    run's.
     """
     config, log = resolved.config, run.directory.log
-    if config.minutes is None or run.has_checkpoint:
+    if run.has_checkpoint:
         stop_servers()
         return resolved, None
-    log.info("Measuring the pace to fit the run into the time.")
+    trial = (stores.train, config.fit_config(), run.processes, log)
     with raise_on_signal("Stopped before the first step; continue with --resume."), torch.random.fork_rng(devices=[]):
-        left = 60 * config.minutes - clock.elapsed
-        pace, compile_mode = measure_pace(build(config), stores.train, config.fit_config(), run.processes, log, left)
+        if config.minutes is None:
+            compile_before(lambda: build(config), *trial)
+        else:
+            log.info("Measuring the pace to fit the run into the time.")
+            pace, compile_mode = measure_pace(build(config), *trial, 60 * config.minutes - clock.elapsed)
     stop_servers()
     free_memory()
+    if config.minutes is None:
+        return resolved, None
     ending = ending_seconds(config, stores, pace, run.has_gpu)
     left = 60 * config.minutes - clock.elapsed - ending
     left -= report_seconds(60 * config.minutes) if config.report else 0.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain, count, islice
@@ -43,7 +43,8 @@ def measure_pace(
     on a CPU can be ten times slower than the others. If the first one takes SLOW_STEP or longer, only the second
     is measured. An objective with phases is measured in its last phase, in which most of it takes part.
     """
-    with _trial_trainer(objective, store, config, processes) as (trainer, how):
+    how = _choose_compile(store, config)
+    with _trial_trainer(objective, store, config, processes, how) as trainer:
         source, steps, pace = iterate_batches(trainer), 1, 0.0
         if can_compile_ahead(how, store.device, processes) and trainer.replay:
             compile_ahead(trainer, next(source), log, seconds_left)
@@ -61,10 +62,23 @@ def measure_pace(
             steps *= 1 if is_long else 2  # all processes take the same number of steps
 
 
+def compile_before(
+    build: Callable[[], Objective], store: Store, config: FitConfig, processes: Processes, log: Log
+) -> None:
+    """Fill the compiler's cache for a run whose pace is not measured, if other processes can do it."""
+    how = _choose_compile(store, config)
+    if can_compile_ahead(how, store.device, processes):
+        log.info("Compiling the network and the views in other processes.")
+        with _trial_trainer(build(), store, config, processes, how) as trainer:
+            if trainer.replay:
+                compile_ahead(trainer, next(iterate_batches(trainer)), log)
+
+
 def warm_compile_cache(objective: Objective, store: Store, config: FitConfig, processes: Processes) -> None:
     """Compile everything that whole batches need, so that the run finds it in the compiler's cache. Raise RuntimeError
     if these steps had to be compiled differently from the run's own."""
-    with _trial_trainer(objective, store, config, processes) as (trainer, how):
+    how = _choose_compile(store, config)
+    with _trial_trainer(objective, store, config, processes, how) as trainer:
         passes = trainer.feed.accumulate
         run_steps(trainer, iterate_batches(trainer), WARMUP_STEPS)
         if trainer.feed.accumulate != passes:
@@ -73,17 +87,20 @@ def warm_compile_cache(objective: Objective, store: Store, config: FitConfig, pr
             raise RuntimeError("torch.compile failed")
 
 
+def _choose_compile(store: Store, config: FitConfig) -> Compile:
+    steps = config.epochs * len(choose_batch_sizes(config, len(store), store.device))
+    return choose_compile(config.loop, store.device, steps)
+
+
 @contextmanager
 def _trial_trainer(
-    objective: Objective, store: Store, config: FitConfig, processes: Processes
-) -> Iterator[tuple[Trainer, Compile]]:
+    objective: Objective, store: Store, config: FitConfig, processes: Processes, how: Compile
+) -> Iterator[Trainer]:
     """Yield a trainer that is compiled as the run will be, writes and prints nothing, and never finishes."""
-    steps = config.epochs * len(choose_batch_sizes(config, len(store), store.device))
-    how = choose_compile(config.loop, store.device, steps)
     quiet = replace(config, epochs=2 * max(config.epochs, 1000), loop=replace(config.loop, compile=how))
     trainer = Trainer(objective, store, quiet, processes, Log(silent=True))
     trainer.done = trainer.per_epoch * config.epochs if objective.phases > 1 else 0
-    yield trainer, how
+    yield trainer
 
 
 def iterate_batches(trainer: Trainer) -> Iterator[LoadedBatch]:
