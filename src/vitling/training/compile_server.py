@@ -1,7 +1,7 @@
 """Processes that compile parts of a run side by side, before its first step.
 
-A server imports the compiler while the run reads its images. Then it is sent tasks, forks a process for each, and ends
-with them. The run finds their code in the compiler's cache.
+A server imports the compiler while the run reads its images. It forks a process for each task that it is sent, and ends
+with the tasks of the last message. The run finds their code in the compiler's cache.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ _ready: list[Helper] = []
 
 
 class Task(Protocol):
+    """What a server runs, for the compiler's cache or, if not `compiled`, to try kernels."""
+
     device: str
     compiled: bool
 
@@ -86,7 +88,7 @@ def pack_tasks(tasks: Sequence[bytes], gpu_share: float, last: bool = True) -> b
 
 
 def run_server() -> None:
-    """Run the tasks that the starting process sends."""
+    """Run the tasks that the starting process sends; exit with 1 if one of the last message fails."""
     import torch._inductor.compile_fx  # noqa: F401, before it forks
 
     import vitling.training.trainer  # noqa: F401

@@ -113,6 +113,8 @@ def _detach(value: Any) -> Any:
 
 
 class _Pickler(pickle.Pickler):
+    """Pickles tensors as their shape, strides, type and device."""
+
     def reducer_override(self, value: Any) -> Any:
         if not isinstance(value, Tensor):
             return NotImplemented
@@ -121,6 +123,7 @@ class _Pickler(pickle.Pickler):
 
 
 def pack_section(task: SectionTask) -> bytes:
+    """Pickle a task without the values of its tensors."""
     content = io.BytesIO()
     _Pickler(content, pickle.HIGHEST_PROTOCOL).dump(task)
     return content.getvalue()
