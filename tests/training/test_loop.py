@@ -510,16 +510,13 @@ def test_a_run_with_even_batches_repeats_or_leaves_out_other_images_each_epoch(s
 
 @pytest.mark.parametrize("how", ["on", "blocks"])
 def test_a_broken_compiler_costs_speed_only(store, tmp_path, monkeypatch, how):
-    """The compiled backbone raises an inductor error; the run continues with a one-line warning."""
+    """Whatever is compiled raises an inductor error; the run continues with a one-line warning."""
     from torch._dynamo.exc import BackendCompilerFailed
 
-    def broken(self, *arguments, **options):
-        def fail(*a, **k):
-            raise BackendCompilerFailed(lambda: None, RuntimeError("no C++ compiler"), None)
+    def fail(*arguments, **options):
+        raise BackendCompilerFailed(lambda: None, RuntimeError("no C++ compiler"), None)
 
-        self._compiled_call_impl = fail
-
-    monkeypatch.setattr(torch.nn.Module, "compile", broken)
+    monkeypatch.setattr(torch, "compile", lambda function, **options: fail)
     plain, _ = train(store, tmp_path / "plain")
     model, _ = train(store, tmp_path / "run", config(loop=replace(QUIET, compile=how, even="off")))
     assert equal(weights(plain), weights(model))
