@@ -21,9 +21,8 @@ if __name__ == "__main__":
     kernels.has_kernels = lambda *_: True
     kernels.check_kernels(cpu, dtype, *((shape[4], shape[2]) if name == "short_attention" else ()))
     if name == "depthwise":
-        import_module(
-            "vitling.backbones.depthwise_kernels"
-        ).MIN_STRIPS_IN_FLIGHT = 4  # so that some programs have several images
+        launcher = import_module("vitling.backbones.depthwise_kernels")
+        launcher.MIN_STRIPS_IN_FLIGHT = 4  # so that some programs have several images
     compare = import_module(f"tests.backbones.{name}").compare
     for error in compare(shape, dtype, cpu):
         print(error)

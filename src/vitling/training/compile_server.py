@@ -32,7 +32,7 @@ _ready: list[Helper] = []
 
 
 class Task(Protocol):
-    """What a server runs, for the compiler's cache or, if not `compiled`, to try kernels."""
+    """Task of a server: compiles code for the cache or, if not `compiled`, tries kernels."""
 
     device: str
     compiled: bool
